@@ -1,0 +1,200 @@
+"""The family contract, api 1: what a folder under `kernel_variants/` (or a user's own) is written against.
+
+A family folder holds `family.py` (this contract, no torch), `reference.py` (inputs and the float64
+reference), its `.cu` templates, and optionally `operations.py` and `peers.py`. `family.py` must define
+`family = Family(...)`. Loading a family runs its Python. docs/family.md walks through each part.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ktune.core.model import Configuration, Problem, Value
+
+API = 1
+
+Dim3 = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One tuning knob.
+
+    values: all of them, in order; whole numbers are ordinal, strings and booleans categorical.
+    when: {earlier parameter: values} under which this one exists at all; None is always.
+    flags: {value: compiler flags}, for a parameter that changes how the kernel is compiled.
+    label: the short name in configuration ids (`tpp` for threads_per_pair); the name if not given.
+    """
+
+    name: str
+    values: tuple[Value, ...]
+    default: Value
+    help: str
+    when: Mapping[str, tuple[Value, ...]] | None = None
+    flags: Mapping[Value, tuple[str, ...]] | None = None
+    label: str = ""
+
+    @property
+    def short(self) -> str:
+        return self.label or self.name
+
+    @property
+    def ordinal(self) -> bool:
+        return all(isinstance(v, int) and not isinstance(v, bool) for v in self.values)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A law that every valid configuration keeps.
+
+    law: the sentence shown to a user who breaks it.
+    holds: a predicate whose arguments are named after parameters or sizes of the problem. The rule
+        does not apply where one of its parameters does not exist.
+    """
+
+    law: str
+    holds: Callable[..., bool]
+
+    @cached_property
+    def arguments(self) -> tuple[str, ...]:
+        return tuple(inspect.signature(self.holds).parameters)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A named dimension of the problem."""
+
+    name: str
+    help: str
+    minimum: int = 1
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A dense row-major tensor: an input, an output, or workspace."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A kernel argument passed by value. ctype: int32, int64, uint32, uint64 or float32."""
+
+    value: int | float
+    ctype: str = "int32"
+
+
+Argument = str | Scalar
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One launch of an `extern "C"` kernel of the family's source. A str argument is a tensor's pointer."""
+
+    kernel: str
+    grid: Dim3
+    block: Dim3
+    arguments: tuple[Argument, ...]
+    smem_bytes: int = 0
+    cluster: Dim3 = (1, 1, 1)
+
+
+@dataclass(frozen=True)
+class TorchOperation:
+    """A call of a function in the family's `operations.py` with these tensors; it writes in place."""
+
+    function: str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs for one configuration and problem, in order, and the scratch tensors it needs."""
+
+    launches: tuple[KernelLaunch | TorchOperation, ...]
+    workspace: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Compulsory work of a problem: bytes read and written once, flops, special-function operations."""
+
+    bytes_read: int
+    bytes_written: int
+    flops: int
+    special: int = 0
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """|y - ref| <= absolute + relative |ref| elementwise, and ||y - ref|| <= normwise ||ref||."""
+
+    absolute: float
+    relative: float
+    normwise: float
+    reason: str
+
+
+def _no_constants(configuration: Configuration, problem: Problem) -> Mapping[str, int]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Family:
+    """A kernel that can vary, and what is right for it.
+
+    source: the `.cu` file, relative to the folder, that holds a configuration's kernels.
+    inputs, outputs: the tensors of a problem, in a fixed order.
+    plan: what is launched. It may not depend on anything but its arguments.
+    constants: sizes compiled into the kernel; variants of other sizes are other variants.
+    checks: small problems that the same binary must also get right (tails, length 1), at least one.
+    core: {parameter: values}: the declared sub-space that can be recorded completely.
+    """
+
+    name: str
+    summary: str
+    sizes: tuple[Size, ...]
+    problems: Mapping[str, Mapping[str, int]]
+    parameters: tuple[Parameter, ...]
+    rules: tuple[Rule, ...]
+    source: Callable[[Configuration], str]
+    inputs: Callable[[Problem], Sequence[Tensor]]
+    outputs: Callable[[Problem], Sequence[Tensor]]
+    plan: Callable[[Configuration, Problem], Plan]
+    checks: Callable[[Configuration, Problem], Sequence[Problem]]
+    cost: Callable[[Problem], Cost]
+    tolerance: Tolerance
+    constants: Callable[[Configuration, Problem], Mapping[str, int]] = _no_constants
+    core: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
+    expected_wrong: Callable[[Configuration], str] = lambda configuration: ""
+    api: int = API
+
+    def parameter(self, name: str) -> Parameter:
+        return self._parameters[name]
+
+    @cached_property
+    def _parameters(self) -> dict[str, Parameter]:
+        return {p.name: p for p in self.parameters}
+
+    def problem(self, **sizes: int) -> Problem:
+        """The problem of these sizes, in the family's order. No defaults: name every size."""
+        return Problem(self.name, tuple((s.name, sizes[s.name]) for s in self.sizes))
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A rival implementation, for comparison.
+
+    missing: None if it can run here, else how to install it.
+    prepare: (problem, inputs) -> a call without arguments that runs it once and returns {output: tensor}.
+    """
+
+    name: str
+    missing: Callable[[], str | None]
+    prepare: Callable[[Problem, dict[str, Any]], Callable[[], dict[str, Any]]]

@@ -1,0 +1,128 @@
+"""Finding and loading families: a shipped name or a folder of the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib.util
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+
+from ktune.api import API, Family
+from ktune.core.errors import FamilyError, UsageError
+from ktune.core.model import Problem
+
+
+@dataclass(frozen=True)
+class LoadedFamily:
+    """A family together with the folder that it was read from."""
+
+    family: Family
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return self.family.name
+
+    def module(self, name: str) -> ModuleType:
+        """`reference`, `operations` or `peers` of the family's folder. Imports torch."""
+        return _load_module(self.folder, name)
+
+    def has_module(self, name: str) -> bool:
+        return (self.folder / f"{name}.py").is_file()
+
+    @cached_property
+    def named_problems(self) -> dict[str, Problem]:
+        return {name: self.family.problem(**sizes) for name, sizes in self.family.problems.items()}
+
+
+def shipped_folder() -> Path:
+    """Where the shipped families are: inside the installed package, or beside it in a checkout."""
+    return data_folder("kernel_variants")
+
+
+def data_folder(name: str) -> Path:
+    """`kernel_variants`, `configs` or `results`, as shipped."""
+    package = Path(__file__).resolve().parent.parent
+    inside = package / name
+    return inside if inside.is_dir() else package.parent / name
+
+
+def shipped_families() -> list[str]:
+    return sorted(p.parent.name for p in shipped_folder().glob("*/family.py"))
+
+
+def load_family(name_or_path: str | Path) -> LoadedFamily:
+    """The family of a shipped name, or of a folder (anything with a separator or that exists)."""
+    text = str(name_or_path)
+    folder = Path(text).expanduser()
+    if "/" not in text and not folder.joinpath("family.py").is_file():
+        folder = shipped_folder() / text
+        if not folder.joinpath("family.py").is_file():
+            names = shipped_families()
+            near = difflib.get_close_matches(text, names, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"shipped are {', '.join(names)}."
+            raise UsageError(f"no kernel family {text!r}; {hint} A family of your own is a folder: ./{text}")
+    folder = folder.resolve()
+    if not folder.joinpath("family.py").is_file():
+        raise UsageError(f"{folder} holds no family.py; `ktune new {folder.name}` writes one")
+    module = _load_module(folder, "family")
+    family = getattr(module, "family", None)
+    if not isinstance(family, Family):
+        raise FamilyError(f"{folder}/family.py must define `family = Family(...)` from ktune.api")
+    _check(family, folder)
+    return LoadedFamily(family, folder)
+
+
+def _load_module(folder: Path, name: str) -> ModuleType:
+    path = folder / f"{name}.py"
+    if not path.is_file():
+        raise FamilyError(f"{folder} holds no {name}.py, which this needs; see docs/family.md")
+    key = f"_ktune_family_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{name}"
+    if key in sys.modules:
+        return sys.modules[key]
+    spec = importlib.util.spec_from_file_location(key, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[key] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[key]
+        raise FamilyError(f"{path} does not load: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _check(family: Family, folder: Path) -> None:
+    """Faults of a family that would otherwise surface minutes later."""
+    if family.api != API:
+        raise FamilyError(f"{folder} is written for api {family.api}, this ktune speaks api {API}")
+    if not family.problems:
+        raise FamilyError(f"{family.name} names no problem; `problems` needs at least one, the first is the default")
+    names = [p.name for p in family.parameters]
+    if len(set(names)) != len(names) or not names:
+        got = ", ".join(names) or "none"
+        raise FamilyError(f"{family.name} needs parameters of distinct names, at least one, got {got}")
+    sizes = {s.name for s in family.sizes}
+    for position, parameter in enumerate(family.parameters):
+        if parameter.default not in parameter.values:
+            raise FamilyError(
+                f"default {parameter.default!r} of {parameter.name} is not one of its values {parameter.values}"
+            )
+        for earlier in parameter.when or {}:
+            if earlier not in names[:position]:
+                raise FamilyError(f"{parameter.name} depends on {earlier!r}, which is not a parameter before it")
+    for rule in family.rules:
+        for argument in rule.arguments:
+            if argument not in sizes and argument not in names:
+                raise FamilyError(
+                    f"the rule {rule.law!r} asks for {argument!r}, neither a parameter nor a size of {family.name}"
+                )
+    for label, given in family.problems.items():
+        if set(given) != sizes:
+            raise FamilyError(
+                f"problem {label!r} of {family.name} must give {', '.join(sorted(sizes))}, got {', '.join(given)}"
+            )

@@ -1,0 +1,42 @@
+"""What every test shares: where the families are, and which tests this machine can run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from ktune.build.toolchain import find_toolchain
+from ktune.core.errors import KtuneError
+from ktune.core.settings import read_settings
+
+ROOT = Path(__file__).resolve().parent.parent
+for folder in (ROOT, ROOT / "tests"):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a compiler where none is found; a GPU test says itself what it needs."""
+    try:
+        find_toolchain(read_settings())
+    except KtuneError as error:
+        skip = pytest.mark.skip(reason=str(error))
+        for item in items:
+            if "build" in item.keywords:
+                item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A build cache of this test's own, so that no test sees or leaves builds elsewhere."""
+    cache = tmp_path / "ktune-cache"
+    monkeypatch.setenv("KTUNE_CACHE_DIR", str(cache))
+    return cache
+
+
+@pytest.fixture(scope="session")
+def families() -> Path:
+    """The folder of the families that exist for the tests."""
+    return ROOT / "tests" / "families"

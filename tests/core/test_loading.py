@@ -1,0 +1,98 @@
+"""A family is found by name or by folder, and a broken one says what is wrong before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ktune.core.errors import FamilyError, UsageError
+from ktune.core.loading import load_family, shipped_families
+
+MINIMAL = """
+from ktune.api import *
+
+def make(**changes):
+    given = dict(
+        name="mini", summary="", sizes=(Size("N", "elements"),), problems={"default": {"N": 4}},
+        parameters=(Parameter("block_size", (32, 64), 32, "threads"),), rules=(), source=lambda c: "mini.cu",
+        inputs=lambda p: (), outputs=lambda p: (), plan=lambda c, p: Plan(()), checks=lambda c, p: (),
+        cost=lambda p: Cost(0, 0, 0), tolerance=Tolerance(0, 0, 0, "exact"),
+    )
+    return Family(**{**given, **changes})
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    folder.mkdir()
+    (folder / "family.py").write_text(MINIMAL + text)
+    return folder
+
+
+def test_a_folder_is_loaded_by_its_path(families: Path) -> None:
+    loaded = load_family(families / "toy")
+    assert loaded.name == "toy" and loaded.folder == families / "toy"
+    assert loaded.named_problems["small"]["N"] == 1000
+
+
+@pytest.mark.parametrize("name", shipped_families())
+def test_a_shipped_family_is_loaded_by_its_name(name: str) -> None:
+    assert load_family(name).name == name
+
+
+def test_a_family_loads_without_importing_torch(families: Path) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        f"import sys; from ktune.core.loading import load_family; load_family({str(families / 'toy')!r}); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_unknown_name_is_told_with_the_nearest_or_with_all(monkeypatch: pytest.MonkeyPatch, families: Path) -> None:
+    monkeypatch.setattr("ktune.core.loading.shipped_folder", lambda: families)
+    with pytest.raises(UsageError, match=r"no kernel family 'gemm_epilog'; did you mean gemm_epilogue\?"):
+        load_family("gemm_epilog")
+    with pytest.raises(UsageError, match=r"shipped are .*toy"):
+        load_family("quux")
+
+
+def test_a_folder_without_a_family_names_the_command_that_writes_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds no family.py; `ktune new nothing` writes one"):
+        load_family(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", r"must define `family = Family"),
+        ("family = 3", r"must define `family = Family"),
+        ("1 / 0", r"does not load: ZeroDivisionError"),
+        ("family = make(api=2)", r"written for api 2, this ktune speaks api 1"),
+        ("family = make(problems={})", r"names no problem"),
+        ("family = make(problems={'default': {'M': 4}})", r"must give N, got M"),
+        ("family = make(parameters=())", r"at least one, got none"),
+        ("family = make(parameters=(Parameter('a', (1,), 1, ''),) * 2)", r"distinct names"),
+        ("family = make(parameters=(Parameter('a', (1,), 2, ''),))", r"default 2 of a is not one of its values"),
+        ("family = make(parameters=(Parameter('a', (1,), 1, '', when={'b': (1,)}),))", r"depends on 'b'"),
+        ("family = make(rules=(Rule('law', lambda tile: True),))", r"asks for 'tile', neither a parameter nor a size"),
+    ],
+)
+def test_a_broken_family_is_refused_with_its_fault(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(FamilyError, match=message):
+        load_family(write(tmp_path / "mini", text))
+
+
+def test_a_missing_part_of_a_family_is_named(tmp_path: Path) -> None:
+    loaded = load_family(write(tmp_path / "mini", "family = make()"))
+    assert not loaded.has_module("peers")
+    with pytest.raises(FamilyError, match=r"holds no reference.py"):
+        loaded.module("reference")
+
+
+def test_two_folders_of_one_name_do_not_share_modules(tmp_path: Path) -> None:
+    one = load_family(write(tmp_path / "one", "family = make(name='one')"))
+    two = load_family(write(tmp_path / "two", "family = make(name='two')"))
+    assert (one.name, two.name) == ("one", "two")
