@@ -1,0 +1,1 @@
+"""From variants to cubins: finding the compiler, composing sources, parallel builds, the cache."""
