@@ -1,0 +1,123 @@
+"""Level-0 verification: what a variant must show before its time counts. Knows nothing of CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import torch
+
+from ktune.api import Tolerance
+from ktune.checks.compare import compare, explain, passes, same_bits, worst
+from ktune.core.model import Accuracy, Status
+from ktune.gpu.protocol import Verdict
+
+
+class Subject(Protocol):
+    """A variant's plan bound to the buffers of one problem and seed."""
+
+    label: str
+
+    def poison(self) -> None:
+        """Fill outputs and workspace with NaN."""
+        ...
+
+    def run(self) -> None:
+        """Execute the plan once; need not wait for it."""
+        ...
+
+    def outputs(self) -> Mapping[str, torch.Tensor]: ...
+
+    def keep(self) -> None:
+        """Copy the outputs aside."""
+        ...
+
+    def kept(self) -> Mapping[str, torch.Tensor]:
+        """What the last `keep` copied."""
+        ...
+
+    def damage(self) -> str:
+        """What was changed that may not be (canaries, inputs, memory of others), put right again; empty if nothing."""
+        ...
+
+    def reference(self) -> Mapping[str, torch.Tensor]:
+        """float64; trustworthy after `damage`."""
+        ...
+
+
+def verify(subjects: Iterable[Subject], tolerance: Tolerance) -> Verdict:
+    """Each subject in turn, up to the first that is wrong. UNSTABLE: within tolerance, but two runs differ."""
+    accuracies: list[Accuracy] = []
+    unstable = ""
+    for subject in subjects:
+        verdict = verify_one(subject, tolerance)
+        if verdict.accuracy is not None:
+            accuracies.append(verdict.accuracy)
+        if verdict.status is Status.WRONG:
+            return Verdict(Status.WRONG, verdict.detail, worst(accuracies, tolerance))
+        unstable = unstable or verdict.detail
+    return Verdict(Status.UNSTABLE if unstable else Status.OK, unstable, worst(accuracies, tolerance))
+
+
+def verify_one(subject: Subject, tolerance: Tolerance) -> Verdict:
+    """Two runs, each on poisoned outputs: no damage, both within tolerance, bit for bit the same."""
+    # damage is looked for after each run: a second one can undo what the first did to an input
+    damage = _run_poisoned(subject)
+    if not damage:
+        subject.keep()
+        damage = _run_poisoned(subject)
+    if damage:
+        return Verdict(Status.WRONG, _at(subject, damage), _accuracy(subject.outputs(), subject, tolerance))
+    return _judge_pair(subject, _accuracy(subject.kept(), subject, tolerance), tolerance, "two runs")
+
+
+def recheck(subject: Subject, tolerance: Tolerance) -> Verdict:
+    """The outputs that are in the buffers now, against the reference and against the run kept aside."""
+    damage = subject.damage()
+    if damage:
+        return Verdict(
+            Status.WRONG, _at(subject, f"{damage}, while timed"), _accuracy(subject.outputs(), subject, tolerance)
+        )
+    return _judge_pair(
+        subject, _accuracy(subject.kept(), subject, tolerance), tolerance, "the timed and the verified run"
+    )
+
+
+def _run_poisoned(subject: Subject) -> str:
+    subject.poison()
+    subject.run()
+    return subject.damage()
+
+
+def _judge_pair(subject: Subject, first: Accuracy, tolerance: Tolerance, runs: str) -> Verdict:
+    """`first` is the accuracy of the run kept aside; the other run is the one in the output buffers."""
+    if not passes(first, tolerance):
+        return Verdict(Status.WRONG, explain(first, tolerance), first)
+    differs = _first_difference(subject)
+    if not differs:
+        return Verdict(Status.OK, "", first)
+    second = _accuracy(subject.outputs(), subject, tolerance)
+    both = worst([first, second], tolerance)
+    if not passes(second, tolerance):
+        return Verdict(Status.WRONG, f"{explain(second, tolerance)}; right only sometimes", both)
+    return Verdict(Status.UNSTABLE, _at(subject, f"{runs} differ in {differs}, both within tolerance"), both)
+
+
+def _accuracy(outputs: Mapping[str, torch.Tensor], subject: Subject, tolerance: Tolerance) -> Accuracy:
+    reference = subject.reference()
+    found = [
+        compare(tensor, reference[name], tolerance, output=name, check=subject.label)
+        for name, tensor in outputs.items()
+    ]
+    accuracy = worst(found, tolerance)
+    assert accuracy is not None, "a family has at least one output"
+    return accuracy
+
+
+def _first_difference(subject: Subject) -> str:
+    kept = subject.kept()
+    return next((name for name, tensor in subject.outputs().items() if not bool(same_bits(tensor, kept[name]))), "")
+
+
+def _at(subject: Subject, sentence: str) -> str:
+    return f"{sentence} in check {subject.label}" if subject.label else sentence

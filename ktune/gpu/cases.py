@@ -1,0 +1,202 @@
+"""A problem at one seed, ready to be run on: inputs, reference, output buffers, and what was done to them."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from ktune.api import Family, Tensor
+from ktune.checks.compare import bits
+from ktune.core.errors import FamilyError
+from ktune.core.loading import LoadedFamily
+from ktune.core.model import Problem
+from ktune.gpu.buffers import Pristine, Region, any_canary_broken, dtype_of, flags
+
+Key = tuple[Problem, int]
+
+
+class Case:
+    """The tensors of one problem and seed on `device`. References are computed here, before any variant runs on it."""
+
+    def __init__(self, loaded: LoadedFamily, problem: Problem, seed: int, device: torch.device) -> None:
+        family = loaded.family
+        self.problem = problem
+        self.seed = seed
+        module = loaded.module("reference")
+        with torch.no_grad():
+            given = module.inputs(problem, seed, device=str(device))
+            self._inputs = [_filled(declared, given, device) for declared in family.inputs(problem)]
+            truth = module.reference(problem, given)
+        self._pristine = [Pristine(region.tensor) for region in self._inputs]
+        self._outputs = [Region(declared, device) for declared in family.outputs(problem)]
+        self._kept = [torch.empty_like(region.tensor) for region in self._outputs]
+        self._reference = {
+            region.name: Pristine(_named(truth, region.name, "reference").to(device)) for region in self._outputs
+        }
+        self._check_reference(family)
+
+    @property
+    def bytes(self) -> int:
+        """Device memory that this case holds."""
+        inputs = sum(region.bytes + copy.bytes for region, copy in zip(self._inputs, self._pristine, strict=True))
+        return inputs + sum(2 * r.bytes for r in self._outputs) + sum(p.bytes for p in self._reference.values())
+
+    @property
+    def regions(self) -> dict[str, Region]:
+        """Inputs and outputs by name."""
+        return {region.name: region for region in (*self._inputs, *self._outputs)}
+
+    def poison(self) -> None:
+        for region in self._outputs:
+            region.poison()
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        return {region.name: region.tensor for region in self._outputs}
+
+    def keep(self) -> None:
+        for region, copy in zip(self._outputs, self._kept, strict=True):
+            copy.copy_(region.tensor)
+
+    def kept(self) -> dict[str, torch.Tensor]:
+        return {region.name: copy for region, copy in zip(self._outputs, self._kept, strict=True)}
+
+    def reference(self) -> dict[str, torch.Tensor]:
+        return {name: pristine.device_copy for name, pristine in self._reference.items()}
+
+    def damage(self, workspace: Sequence[Region] = ()) -> str:
+        """What was changed that no variant may change, as a sentence, and put right again. Synchronises."""
+        regions = [*self._inputs, *self._outputs, *workspace]
+        changed = [
+            (bits(region.tensor) != bits(copy.device_copy)).any()
+            for region, copy in zip(self._inputs, self._pristine, strict=True)
+        ]
+        spoilt = [pristine.spoilt() for pristine in self._reference.values()]
+        found = flags([any_canary_broken(regions), *changed, *spoilt])
+        return self._describe_and_mend(regions, found[1 : 1 + len(changed)]) if any(found) else ""
+
+    def _describe_and_mend(self, regions: Sequence[Region], changed: Sequence[bool]) -> str:
+        told = [
+            f"wrote outside its buffer: {place} was overwritten"
+            for region in regions
+            if (place := region.broken_canary())
+        ]
+        astray = False
+        for region, copy, differs in zip(self._inputs, self._pristine, changed, strict=True):
+            if not differs:
+                continue
+            if flags([copy.spoilt()])[0]:
+                astray = True
+                copy.restore()
+            if flags([(bits(region.tensor) != bits(copy.device_copy)).any()])[0]:
+                told.append(f"input {region.name} was changed")
+                region.tensor.copy_(copy.device_copy)
+        for pristine in self._reference.values():
+            if flags([pristine.spoilt()])[0]:
+                astray = True
+                pristine.restore()
+        for region in regions:
+            region.mend_canaries()
+        if astray:
+            told.append("memory far from its buffers was overwritten")
+        return "; ".join(told)
+
+    def _check_reference(self, family: Family) -> None:
+        for name, pristine in self._reference.items():
+            copy, output = pristine.device_copy, self.regions[name].tensor
+            if copy.dtype != torch.float64 or copy.shape != output.shape:
+                raise FamilyError(
+                    f"reference() of {family.name} must return {name} as float64 of shape {tuple(output.shape)}, "
+                    f"got {copy.dtype} of shape {tuple(copy.shape)} for {self.problem.label}"
+                )
+
+
+class CaseCache:
+    """Cases by problem and seed, the least recently used dropped first beyond `limit_bytes`."""
+
+    def __init__(self, make: Callable[[Problem, int], Case], limit_bytes: int) -> None:
+        self._make = make
+        self._limit_bytes = limit_bytes
+        self._cases: OrderedDict[Key, Case] = OrderedDict()
+
+    def get(self, problem: Problem, seed: int) -> Case:
+        key = (problem, seed)
+        if key not in self._cases:
+            self._cases[key] = self._make(problem, seed)
+        self._cases.move_to_end(key)
+        return self._cases[key]
+
+    def trim(self, in_use: Iterable[Case]) -> None:
+        """Drop what exceeds the limit, never a case in use."""
+        needed = list(in_use)
+        held = sum(case.bytes for case in self._cases.values())
+        for key, case in list(self._cases.items()):
+            if held <= self._limit_bytes:
+                return
+            if all(case is not kept for kept in needed):
+                held -= case.bytes
+                del self._cases[key]
+
+    def __len__(self) -> int:
+        return len(self._cases)
+
+
+class BoundCase:
+    """A case with a variant's plan bound to it: the `Subject` that verification drives."""
+
+    def __init__(self, case: Case, workspace: Sequence[Region], steps: Sequence[Callable[[], None]]) -> None:
+        self.label = case.problem.label
+        self._case = case
+        self._workspace = workspace
+        self._steps = steps
+
+    def poison(self) -> None:
+        self._case.poison()
+        for region in self._workspace:
+            region.poison()
+
+    def run(self) -> None:
+        for step in self._steps:
+            step()
+
+    def outputs(self) -> Mapping[str, torch.Tensor]:
+        return self._case.outputs()
+
+    def keep(self) -> None:
+        self._case.keep()
+
+    def kept(self) -> Mapping[str, torch.Tensor]:
+        return self._case.kept()
+
+    def damage(self) -> str:
+        return self._case.damage(self._workspace)
+
+    def reference(self) -> Mapping[str, torch.Tensor]:
+        return self._case.reference()
+
+
+def _named(tensors: Any, name: str, function: str) -> torch.Tensor:
+    if name not in tensors:
+        raise FamilyError(
+            f"{function}() of reference.py must return {name!r}, got {', '.join(map(repr, tensors)) or 'nothing'}"
+        )
+    tensor: torch.Tensor = tensors[name]
+    return tensor
+
+
+def _filled(declared: Tensor, given: Any, device: torch.device) -> Region:
+    tensor = _named(given, declared.name, "inputs")
+    if tuple(tensor.shape) != declared.shape or tensor.dtype != dtype_of(declared):
+        raise FamilyError(
+            f"inputs() of reference.py must return {declared.name} as {declared.dtype} of shape {declared.shape}, "
+            f"got {tensor.dtype} of shape {tuple(tensor.shape)}"
+        )
+    if tensor.is_floating_point() and tensor.numel() > 1 and not bool(tensor.any()):
+        raise FamilyError(
+            f"input {declared.name} must not be all zero: time and power depend on the data; draw it at random"
+        )
+    region = Region(declared, device)
+    region.tensor.copy_(tensor)
+    return region

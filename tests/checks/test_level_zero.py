@@ -1,0 +1,264 @@
+"""Kernels that go wrong, each in its way, run as Python functions on real buffers: every one must be found out."""
+
+import ctypes
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from ktune.api import Tensor
+from ktune.checks import verify as verification
+from ktune.core.loading import LoadedFamily, load_family
+from ktune.core.model import Status
+from ktune.gpu.buffers import Region
+from ktune.gpu.cases import BoundCase, Case, CaseCache
+from ktune.gpu.protocol import Verdict
+
+CPU = torch.device("cpu")
+N = 1000
+Kernel = Callable[[Case], None]
+
+
+@pytest.fixture(scope="module")
+def toy(families: Path) -> LoadedFamily:
+    return load_family(families / "toy")
+
+
+@pytest.fixture
+def case(toy: LoadedFamily) -> Case:
+    return Case(toy, toy.family.problem(N=N), 0, CPU)
+
+
+def bound(case: Case, kernel: Kernel, workspace: tuple[Region, ...] = ()) -> BoundCase:
+    return BoundCase(case, workspace, [lambda: kernel(case)])
+
+
+def judged(case: Case, kernel: Kernel, workspace: tuple[Region, ...] = ()) -> Verdict:
+    return verification.verify([bound(case, kernel, workspace)], TOY_TOLERANCE)
+
+
+def x(case: Case) -> torch.Tensor:
+    return case.regions["x"].tensor
+
+
+def y(case: Case) -> torch.Tensor:
+    return case.regions["y"].tensor
+
+
+def right(case: Case) -> None:
+    y(case).copy_(2.0 * x(case))
+
+
+def poke(region: Region, element: int, value: float) -> None:
+    """Write a float at an element's address, inside the tensor or not."""
+    ctypes.c_float.from_address(region.pointer + 4 * element).value = value
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tolerance(toy: LoadedFamily) -> None:
+    global TOY_TOLERANCE
+    TOY_TOLERANCE = toy.family.tolerance
+
+
+def test_a_right_kernel_passes(case: Case) -> None:
+    verdict = judged(case, right)
+    assert verdict.status is Status.OK and verdict.detail == ""
+    assert verdict.accuracy is not None and verdict.accuracy.worst_ratio == 0.0
+
+
+def test_all_nan_is_wrong(case: Case) -> None:
+    verdict = judged(case, lambda c: y(c).fill_(math.nan))
+    assert verdict.status is Status.WRONG
+    assert verdict.accuracy is not None and verdict.accuracy.fraction_bad == 1.0
+
+
+def test_nan_in_the_last_element_alone_is_wrong_and_named(case: Case) -> None:
+    def kernel(c: Case) -> None:
+        right(c)
+        y(c)[-1] = math.nan
+
+    verdict = judged(case, kernel)
+    assert verdict.status is Status.WRONG
+    assert f"y[{N - 1}]" in verdict.detail
+
+
+def test_zeros_are_wrong(case: Case) -> None:
+    assert judged(case, lambda c: y(c).zero_()).status is Status.WRONG
+
+
+def test_a_kernel_that_writes_nothing_does_not_live_on_the_one_before(case: Case) -> None:
+    assert judged(case, right).status is Status.OK
+    verdict = judged(case, lambda c: None)
+    assert verdict.status is Status.WRONG
+    assert verdict.accuracy is not None and math.isnan(verdict.accuracy.worst_ratio)
+
+
+@pytest.mark.parametrize(
+    "element, place", [(N, f"y[{N}]"), (-1, "y[-1]"), (-1024, "y[-1024]"), (N + 1023, f"y[{N + 1023}]")]
+)
+def test_a_write_outside_the_output_is_wrong_and_its_offset_is_told(case: Case, element: int, place: str) -> None:
+    def kernel(c: Case) -> None:
+        right(c)
+        poke(c.regions["y"], element, 0.0)
+
+    verdict = judged(case, kernel)
+    assert verdict.status is Status.WRONG
+    assert f"{place} was overwritten" in verdict.detail
+    assert judged(case, right).status is Status.OK, "the next variant finds the canaries mended"
+
+
+def test_of_a_long_overrun_the_element_nearest_to_the_output_is_told(case: Case) -> None:
+    def kernel(c: Case) -> None:
+        right(c)
+        for element in (-3, -2, N + 1, N + 2):
+            poke(c.regions["y"], element, 0.0)
+
+    assert "y[-2] and y[1001] was overwritten" in judged(case, kernel).detail
+
+
+def test_a_write_beside_an_input_or_the_workspace_is_found(case: Case) -> None:
+    scratch = Region(Tensor("scratch", (8,)), CPU)
+
+    def beside_input(c: Case) -> None:
+        right(c)
+        poke(c.regions["x"], N, 1.0)
+
+    def beside_workspace(c: Case) -> None:
+        right(c)
+        poke(scratch, 8, 1.0)
+
+    assert f"x[{N}]" in judged(case, beside_input).detail
+    assert "scratch[8]" in judged(case, beside_workspace, (scratch,)).detail
+    assert judged(case, right, (scratch,)).status is Status.OK
+
+
+@pytest.mark.parametrize("value", [0.0, math.nan])
+def test_a_changed_input_is_wrong_and_is_put_right_for_the_next_variant(case: Case, value: float) -> None:
+    before = x(case).clone()
+
+    def kernel(c: Case) -> None:
+        right(c)
+        x(c)[-1] = value
+
+    verdict = judged(case, kernel)
+    assert verdict.status is Status.WRONG
+    assert "input x was changed" in verdict.detail
+    assert torch.equal(x(case), before)
+    assert judged(case, right).status is Status.OK
+
+
+def test_an_input_that_is_permuted_in_place_is_wrong(case: Case) -> None:
+    def kernel(c: Case) -> None:
+        right(c)
+        x(c).copy_(x(c).flip(0))
+
+    assert "input x was changed" in judged(case, kernel).detail
+
+
+def test_a_kernel_that_reaches_the_copy_of_the_reference_cannot_make_itself_right(case: Case) -> None:
+    def kernel(c: Case) -> None:
+        y(c).zero_()
+        c.reference()["y"].zero_()
+
+    verdict = judged(case, kernel)
+    assert verdict.status is Status.WRONG
+    assert "memory far from its buffers was overwritten" in verdict.detail
+    assert verdict.accuracy is not None and verdict.accuracy.fraction_bad == 1.0
+    assert judged(case, right).status is Status.OK
+
+
+def test_a_kernel_that_reaches_the_copy_of_an_input_spoils_no_later_variant(case: Case) -> None:
+    before = x(case).clone()
+
+    def kernel(c: Case) -> None:
+        right(c)
+        c._pristine[0].device_copy.zero_()
+
+    verdict = judged(case, kernel)
+    assert verdict.status is Status.WRONG
+    assert "memory far from its buffers was overwritten" in verdict.detail and "input" not in verdict.detail
+    assert torch.equal(x(case), before)
+    assert judged(case, right).status is Status.OK
+
+
+def test_right_but_different_each_time_is_unstable(case: Case) -> None:
+    runs = iter(range(100))
+
+    def kernel(c: Case) -> None:
+        right(c)
+        y(c)[3] *= 1.0 + 1e-7 * next(runs)
+
+    verdict = judged(case, kernel)
+    assert verdict.status is Status.UNSTABLE
+    assert "differ in y" in verdict.detail
+    assert verdict.accuracy is not None and verdict.accuracy.worst_ratio > 0.0
+
+
+@pytest.mark.parametrize("bad_run", [0, 1])
+def test_right_only_sometimes_is_wrong(case: Case, bad_run: int) -> None:
+    runs = iter(range(100))
+
+    def kernel(c: Case) -> None:
+        right(c)
+        if next(runs) == bad_run:
+            y(c)[0] = 99.0
+
+    assert judged(case, kernel).status is Status.WRONG
+
+
+def test_a_kernel_right_at_the_measured_problem_and_wrong_at_a_tail_is_wrong(toy: LoadedFamily, case: Case) -> None:
+    tail = Case(toy, toy.family.problem(N=33), 1, CPU)
+
+    def kernel(c: Case) -> None:
+        whole = c.problem["N"] // 8 * 8
+        y(c)[:whole].copy_(2.0 * x(c)[:whole])
+
+    verdict = verification.verify([bound(case, kernel), bound(tail, kernel)], toy.family.tolerance)
+    assert N % 8 == 0
+    assert verdict.status is Status.WRONG
+    assert verdict.accuracy is not None
+    assert verdict.accuracy.check == "N33" and verdict.accuracy.first_bad == (32,)
+
+
+def test_the_check_problems_are_drawn_with_another_seed(toy: LoadedFamily) -> None:
+    problem = toy.family.problem(N=5)
+    assert not torch.equal(x(Case(toy, problem, 0, CPU)), x(Case(toy, problem, 1, CPU)))
+
+
+def test_the_output_of_the_timed_launches_is_checked_again(case: Case) -> None:
+    subject = bound(case, right)
+    assert verification.verify([subject], TOY_TOLERANCE).status is Status.OK
+    subject.poison()
+    subject.run()
+    assert verification.recheck(subject, TOY_TOLERANCE).status is Status.OK
+    subject.poison()
+    assert verification.recheck(subject, TOY_TOLERANCE).status is Status.WRONG, "timed launches that wrote nothing"
+    subject.run()
+    y(case)[5] = torch.nextafter(y(case)[5], torch.tensor(math.inf))
+    again = verification.recheck(subject, TOY_TOLERANCE)
+    assert again.status is Status.UNSTABLE and "the timed and the verified run" in again.detail
+    subject.run()
+    poke(case.regions["y"], N, 0.0)
+    assert "while timed" in verification.recheck(subject, TOY_TOLERANCE).detail
+
+
+def test_cases_are_made_once_and_the_oldest_go_first(toy: LoadedFamily) -> None:
+    made: list[int] = []
+
+    def make(problem: object, seed: int) -> Case:
+        made.append(seed)
+        return Case(toy, toy.family.problem(N=N), seed, CPU)
+
+    problem = toy.family.problem(N=N)
+    cache = CaseCache(make, limit_bytes=2 * Case(toy, problem, 0, CPU).bytes)
+    first = cache.get(problem, 0)
+    assert cache.get(problem, 0) is first and made == [0]
+    cache.get(problem, 1)
+    cache.get(problem, 2)
+    cache.trim([first])
+    assert len(cache) == 2
+    assert cache.get(problem, 0) is first, "a case in use is never dropped"
+    cache.get(problem, 2)
+    assert made == [0, 1, 2], "the older of the others was dropped"
