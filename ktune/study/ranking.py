@@ -1,0 +1,76 @@
+"""Which measurement is best, and which are as good: rules that give the same answer on every run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from ktune.core.model import Configuration, Effort, Measurement, Variant
+
+Identify = Callable[[Configuration], str]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The winner, and the others whose intervals can't tell them from the fastest. `final`: by the full protocol."""
+
+    winner: Measurement
+    tied: tuple[Measurement, ...] = ()
+    final: bool = False
+
+
+def eligible_time_us(m: Measurement | None) -> float | None:
+    """The cold median of a measurement that may win; None for a failure or a time that is no time."""
+    if m is None or not m.eligible or m.cold is None:
+        return None
+    time_us = m.cold.median_us
+    return time_us if math.isfinite(time_us) and time_us > 0 else None
+
+
+def latest(measurements: Iterable[Measurement], effort: Effort) -> dict[Variant, Measurement]:
+    """The last measurement of each variant at that effort; a later one stands in for those before."""
+    return {m.variant: m for m in measurements if m.effort is effort}
+
+
+def rank(measurements: Iterable[Measurement], default: Configuration | None, identify: Identify) -> list[Measurement]:
+    """Those that may win, the fastest first; equal times by `preference`."""
+    timed = [(time_us, m) for m in measurements if (time_us := eligible_time_us(m)) is not None]
+    return [m for _, m in sorted(timed, key=lambda pair: (pair[0], *preference(pair[1], default, identify)))]
+
+
+def preference(m: Measurement, default: Configuration | None, identify: Identify) -> tuple[bool, float, str]:
+    """Smaller is preferred among equals: the default first, then fewer registers, then by id."""
+    configuration = m.variant.configuration
+    registers = float(m.build.registers) if m.build else math.inf
+    return configuration != default, registers, identify(configuration)
+
+
+def stand(measurements: Sequence[Measurement], default: Configuration | None, identify: Identify) -> Standing | None:
+    """The winner among everything measured; None if nothing passed.
+
+    Full measurements decide, once the fastest of the search has one. Among those whose intervals overlap the fastest
+    one's, the winner is chosen by `preference`, so that noise does not change it. A variant that failed its full
+    measurement can't win.
+    """
+    short, full = latest(measurements, Effort.SEARCH), latest(measurements, Effort.FULL)
+    finals = rank(full.values(), default, identify)
+    rest = rank((m for variant, m in short.items() if variant not in full), default, identify)
+    if finals:
+        reached = [t for m in finals if (t := eligible_time_us(short.get(m.variant))) is not None]
+        if not rest or not reached or min(reached) <= rest[0].cold_us:  # type: ignore[operator]
+            return _settle(finals, default, identify)
+    return Standing(rest[0]) if rest else None
+
+
+def overlap(a: Measurement, b: Measurement) -> bool:
+    """Whether the 95 % intervals of the two cold medians have a point in common."""
+    if a.cold is None or b.cold is None:
+        return False
+    return a.cold.ci_low_us <= b.cold.ci_high_us and b.cold.ci_low_us <= a.cold.ci_high_us
+
+
+def _settle(finals: Sequence[Measurement], default: Configuration | None, identify: Identify) -> Standing:
+    equal = [m for m in finals if m is finals[0] or overlap(m, finals[0])]
+    winner = min(equal, key=lambda m: preference(m, default, identify))
+    return Standing(winner, tuple(m for m in equal if m is not winner), final=True)
