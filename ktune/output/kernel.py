@@ -1,0 +1,293 @@
+"""A winner as a CUDA file that needs nothing else: its kernels, configured, and a launcher for C and C++."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+from ktune.api import KernelLaunch, Scalar, Tensor, TorchOperation
+from ktune.build.source import variant_source
+from ktune.core.errors import UsageError
+from ktune.output.c_text import comment, identifier, integer, macro
+from ktune.output.files import write_file
+from ktune.output.header import MARK
+from ktune.output.provenance import provenance_lines
+from ktune.output.winner import Winner, tensor_bytes, workspace_layout
+
+_POINTERS = {
+    "float64": "double", "float32": "float", "int64": "long long", "int32": "int", "int16": "short",
+    "int8": "signed char", "uint8": "unsigned char", "bool": "unsigned char",
+}  # fmt: skip
+_SCALARS = {"int32": "int", "int64": "long long", "uint32": "unsigned int", "uint64": "unsigned long long"}
+
+
+def write_kernel(winner: Winner, folder: Path, name: str, *, force: bool = False) -> list[Path]:
+    """Write `<name>_kernel.cu` and `<name>_kernel.cuh`, its declaration."""
+    source, declaration = kernel_text(winner, name), declaration_text(winner, name)
+    return [
+        write_file(folder / f"{name}_kernel.cu", source, MARK, force=force),
+        write_file(folder / f"{name}_kernel.cuh", declaration, MARK, force=force),
+    ]
+
+
+def kernel_text(winner: Winner, name: str) -> str:
+    """The `.cu`: prelude and source with local includes in place, then the launcher.
+
+    UsageError where the plan calls PyTorch.
+    """
+    launches = kernel_launches(winner)
+    family = winner.loaded.name
+    # The source comes before the launcher's names, so that it compiles as it was measured.
+    lines = [
+        *comment([f"{MARK}: {family} with its tuned configuration.", "", *_how_to_compile(winner, name)]),
+        "",
+        # Not every kernel of a family reads every parameter.
+        "#ifdef __NVCC_DIAG_PRAGMA_SUPPORT__",
+        "#pragma nv_diag_suppress 177",
+        "#endif",
+        variant_source(winner.loaded, winner.measurement.variant).rstrip("\n"),
+        "",
+        "#include <cuda_runtime.h>",
+        "#include <stddef.h>",
+        "#include <stdint.h>",
+        "",
+        *_macros(winner),
+        _SUPPORT,
+        *comment(_contract(winner)),
+        f'extern "C" {_signature(winner)} {{',
+        *_checks(winner),
+        *_pointers(winner),
+        "  cudaError_t status = cudaSuccess;",
+    ]
+    for launch in launches:
+        lines += _launch(launch)
+    return "\n".join([*lines, "  return status;", "}", ""])
+
+
+def declaration_text(winner: Winner, name: str) -> str:
+    """The `.cuh`: the launcher's declaration and the sizes it expects, for C, C++ and CUDA."""
+    kernel_launches(winner)
+    guard = macro(winner.loaded.name, name, "kernel", "cuh")
+    lines = [
+        *comment([f"{MARK}: launcher of {winner.loaded.name}.", "", *_how_to_compile(winner, name)]),
+        f"#ifndef {guard}",
+        f"#define {guard}",
+        "",
+        "#include <cuda_runtime_api.h>",
+        "#include <stddef.h>",
+        "",
+        *_macros(winner),
+        "#ifdef __cplusplus",
+        'extern "C" {',
+        "#endif",
+        "",
+        *comment(_contract(winner)),
+        f"{_signature(winner)};",
+        "",
+        "#ifdef __cplusplus",
+        "}",
+        "#endif",
+        "",
+        f"#endif  /* {guard} */",
+    ]
+    return "\n".join([*lines, ""])
+
+
+def launcher_name(winner: Winner) -> str:
+    return f"ktune_{identifier(winner.loaded.name)}_launch"
+
+
+def kernel_launches(winner: Winner) -> list[KernelLaunch]:
+    """The plan's launches; UsageError if one of them is a torch operation."""
+    found = []
+    for launch in winner.plan.launches:
+        if isinstance(launch, TorchOperation):
+            raise UsageError(
+                f"{winner.identity} calls the PyTorch operation {launch.function!r}, which a CUDA program cannot; "
+                "export it without --with-kernel, or choose a configuration of kernels alone"
+            )
+        found.append(launch)
+    return found
+
+
+def _how_to_compile(winner: Winner, name: str) -> list[str]:
+    flags = " ".join(winner.flags)
+    return [
+        *provenance_lines(winner),
+        "",
+        f"Compile:  nvcc {flags} -c {name}_kernel.cu",
+        f"Use:      include {name}_kernel.cuh, call {launcher_name(winner)}, link {name}_kernel.o and cudart.",
+        "The flags are part of what was measured and verified. One program can hold one tuned problem of a family.",
+    ]
+
+
+def _contract(winner: Winner) -> list[str]:
+    family = winner.loaded.family
+    tensors = [("input", t) for t in family.inputs(winner.problem)]
+    tensors += [("output", t) for t in family.outputs(winner.problem)]
+    described = [f"  {t.name}: {kind}, {t.dtype} [{', '.join(map(str, t.shape))}], row-major" for kind, t in tensors]
+    return [
+        f"Enqueues {winner.identity}",
+        f"on `stream`, for the problem {winner.problem.label}.",
+        "Device pointers, 16-byte aligned; outputs overlap nothing else. Sizes must be the tuned ones.",
+        *described,
+        f"  workspace: {macro(winner.loaded.name, 'workspace_bytes')} bytes, 256-byte aligned; NULL if that is 0",
+        "Returns cudaErrorInvalidValue for other sizes, null or overlapping pointers, cudaErrorMisalignedAddress,",
+        "or what the launch returned. Errors of the running kernel show at the stream's next synchronisation.",
+    ]
+
+
+def _macros(winner: Winner) -> list[str]:
+    family = winner.loaded.name
+    lines = [f"#define {macro(family, f'size_{name}')} {integer(size)}" for name, size in winner.problem.sizes]
+    return [*lines, f"#define {macro(family, 'workspace_bytes')} {winner.workspace_bytes}ull", ""]
+
+
+def _parameter(name: str) -> str:
+    """A tensor's name as a parameter, apart from the launcher's own."""
+    text = identifier(name)
+    return (
+        f"{text}_"
+        if text in ("workspace", "stream", "status", "tensor", "tensors") or text.startswith("size_")
+        else text
+    )
+
+
+def _signature(winner: Winner) -> str:
+    family = winner.loaded.family
+    parameters = [f"const {_pointer(t)}* {_parameter(t.name)}" for t in family.inputs(winner.problem)]
+    parameters += [f"{_pointer(t)}* {_parameter(t.name)}" for t in family.outputs(winner.problem)]
+    parameters.append("void* workspace")
+    parameters += [f"long long size_{identifier(name)}" for name, _ in winner.problem.sizes]
+    listed = ",\n    ".join([*parameters, "cudaStream_t stream"])
+    return f"cudaError_t {launcher_name(winner)}(\n    {listed})"
+
+
+def _pointer(tensor: Tensor) -> str:
+    # 16-bit and 8-bit floating types have a header each, which a user of void* is spared.
+    return _POINTERS.get(tensor.dtype, "void")
+
+
+def _checks(winner: Winner) -> list[str]:
+    family = winner.loaded.family
+    lines = [
+        f"  if (size_{identifier(name)} != {integer(size)}) return cudaErrorInvalidValue;"
+        for name, size in winner.problem.sizes
+    ]
+    spans = [(_parameter(t.name), tensor_bytes(t)) for t in family.inputs(winner.problem)]
+    outputs = [(_parameter(t.name), tensor_bytes(t)) for t in family.outputs(winner.problem)]
+    pointers = ", ".join(name for name, _ in [*spans, *outputs])
+    lines += [
+        f"  const void* const tensors[] = {{{pointers}}};",
+        "  for (const void* tensor : tensors) {",
+        "    if (!tensor) return cudaErrorInvalidValue;",
+        "    if (!ktune_export::aligned(tensor, 16)) return cudaErrorMisalignedAddress;",
+        "  }",
+    ]
+    if winner.workspace_bytes:
+        lines.append("  if (!workspace) return cudaErrorInvalidValue;")
+        lines.append("  if (!ktune_export::aligned(workspace, 256)) return cudaErrorMisalignedAddress;")
+        spans.append(("workspace", winner.workspace_bytes))
+    for index, (name, size) in enumerate(outputs):
+        for other, other_size in [*spans, *outputs[:index]]:
+            overlap = f"ktune_export::overlap({name}, {size}ull, {other}, {other_size}ull)"
+            lines.append(f"  if ({overlap}) return cudaErrorInvalidValue;")
+    return lines
+
+
+def _pointers(winner: Winner) -> list[str]:
+    family = winner.loaded.family
+    lines = []
+    for tensor in (*family.inputs(winner.problem), *family.outputs(winner.problem)):
+        found = f"const_cast<void*>(static_cast<const void*>({_parameter(tensor.name)}))"
+        lines.append(f"  [[maybe_unused]] void* at_{identifier(tensor.name)} = {found};")
+    for name, offset in workspace_layout(winner.plan.workspace)[0].items():
+        lines.append(f"  [[maybe_unused]] void* at_{identifier(name)} = static_cast<char*>(workspace) + {offset}ull;")
+    return [*lines, "  (void)workspace;"]
+
+
+def _launch(launch: KernelLaunch) -> list[str]:
+    lines = ["  {"]
+    taken = []
+    for position, argument in enumerate(launch.arguments):
+        if isinstance(argument, Scalar):
+            lines.append(f"    {_scalar(argument, position)}")
+            taken.append(f"&scalar_{position}")
+        else:
+            taken.append(f"&at_{identifier(argument)}")
+    grid, block, cluster = (
+        f"dim3({', '.join(map(str, extent))})" for extent in (launch.grid, launch.block, launch.cluster)
+    )
+    lines += [
+        f"    void* arguments[] = {{{', '.join(taken) or 'nullptr'}}};",
+        f"    const void* kernel = reinterpret_cast<const void*>(::{launch.kernel});",
+        f"    const dim3 grid = {grid}, block = {block}, cluster = {cluster};",
+        f"    status = ktune_export::launch(kernel, grid, block, cluster, {launch.smem_bytes}, arguments, stream);",
+        "    if (status != cudaSuccess) return status;",
+        "  }",
+    ]
+    return lines
+
+
+def _scalar(scalar: Scalar, position: int) -> str:
+    if scalar.ctype == "float32":
+        bits = struct.unpack("<I", struct.pack("<f", scalar.value))[0]
+        return f"float scalar_{position} = ktune_export::float_of(0x{bits:08x}u);  // {scalar.value!r}"
+    if scalar.ctype not in _SCALARS:
+        raise UsageError(f"scalar of type {scalar.ctype!r}; kernel arguments are {', '.join([*_SCALARS, 'float32'])}")
+    ctype = _SCALARS[scalar.ctype]
+    suffix = "ull" if scalar.ctype == "uint64" else "ll"
+    return f"{ctype} scalar_{position} = static_cast<{ctype}>({int(scalar.value)}{suffix});"
+
+
+_SUPPORT = """
+namespace ktune_export {
+namespace {
+
+bool aligned(const void* pointer, uintptr_t bytes) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+[[maybe_unused]] bool overlap(const void* a, size_t a_bytes, const void* b, size_t b_bytes) {
+  const uintptr_t a_first = reinterpret_cast<uintptr_t>(a), b_first = reinterpret_cast<uintptr_t>(b);
+  return a_first < b_first + b_bytes && b_first < a_first + a_bytes;
+}
+
+[[maybe_unused]] float float_of(unsigned int bits) {
+  float value;
+  static_assert(sizeof value == sizeof bits, "float has 32 bits");
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+cudaError_t launch(const void* kernel, dim3 grid, dim3 block, dim3 cluster, size_t smem_bytes, void** arguments,
+                   cudaStream_t stream) {
+  cudaError_t status = cudaSuccess;
+  if (smem_bytes > 0) {
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem_bytes));
+    if (status != cudaSuccess) return status;
+  }
+  const unsigned int cluster_blocks = cluster.x * cluster.y * cluster.z;
+  // More than 8 blocks in a cluster is beyond what every GPU of the architecture supports.
+  if (cluster_blocks > 8) {
+    status = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (status != cudaSuccess) return status;
+  }
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = cluster.x;
+  attribute.val.clusterDim.y = cluster.y;
+  attribute.val.clusterDim.z = cluster.z;
+  cudaLaunchConfig_t how = {};
+  how.gridDim = grid;
+  how.blockDim = block;
+  how.dynamicSmemBytes = smem_bytes;
+  how.stream = stream;
+  how.attrs = &attribute;
+  how.numAttrs = cluster_blocks > 1 ? 1 : 0;
+  return cudaLaunchKernelExC(&how, kernel, arguments);
+}
+
+}  // namespace
+}  // namespace ktune_export
+"""

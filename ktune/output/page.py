@@ -1,0 +1,154 @@
+"""The HTML report: one file that opens anywhere, without scripts or network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from ktune import __version__
+from ktune.core.identity import value_text
+from ktune.core.model import Measurement, Problem, Source
+from ktune.output.charts import bars
+from ktune.output.columns import glossary
+from ktune.output.figures import marginal_figure, trial_figure
+from ktune.output.limits import dram_floor_us
+from ktune.output.markup import card, environment_tables, figure, paragraph, row, table
+from ktune.output.ranking import default_measurement, has_time, rank_key, standing
+from ktune.output.rounding import interval, median, microseconds, ratio
+from ktune.output.style import STYLE
+from ktune.output.summary import Finding, Report, comparison, counts_line, failure_reasons, source_note, status_counts
+
+MARK = '<meta name="generator" content="ktune'
+TOP = 20
+
+
+def html_page(report: Report) -> str:
+    """The whole page. Everything that comes from a family, a compiler or a user is escaped."""
+    body = [f"<h1>{escape(report.family.name)}</h1>", paragraph(report.family.summary, "lead")]
+    if any(m.source is not Source.MEASURED for m in report.measurements):
+        body.append(paragraph(f"Not a measurement: {source_note(report.measurements)}.", "warning"))
+    if not report.measurements:
+        body.append(paragraph("Nothing measured yet."))
+    for problem in report.problems:
+        body += _problem_section(report, problem)
+    environments = environment_tables(report.measurements)
+    if environments:
+        body += ["<h2>Environment</h2>", *environments]
+    body.append(_glossary(report))
+    body.append(_footer(report))
+    head = [
+        "<!doctype html>",
+        '<html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f'{MARK} {escape(__version__)}">',
+        f"<title>ktune: {escape(report.name)}</title>",
+        f"<style>{STYLE}</style></head><body><main>",
+    ]
+    return "\n".join([*head, *body, "</main></body></html>", ""])
+
+
+def _problem_section(report: Report, problem: Problem) -> list[str]:
+    measurements = report.of_problem(problem)
+    finding = report.finding(problem)
+    parts = [f"<h2>{escape(problem.label)}</h2>"]
+    if finding is None:
+        parts.append(paragraph("No variant is both right and timed; the reasons are below.", "warning"))
+    else:
+        parts += _headline(report, finding, measurements)
+    parts.append(paragraph(f"{counts_line(measurements)}."))
+    parts += trial_figure(report, problem)
+    parts += _leaders(report, measurements, finding)
+    parts += marginal_figure(report, problem)
+    return parts + _endings(measurements)
+
+
+def _headline(report: Report, finding: Finding, measurements: Sequence[Measurement]) -> list[str]:
+    winner = finding.winner
+    notes = [comparison(report.family, winner, measurements)]
+    if finding.noise_percent is not None:
+        notes.append(f"noise floor {finding.noise_percent:.2g} % (the same binary against itself in fresh processes)")
+    if finding.tied:
+        tied = ", ".join(f"#{m.trial} {report.identify(m.variant.configuration)}" for m in finding.tied)
+        notes.append(f"cannot be told from it: {tied}")
+    told = [f"<li>{escape(note)}</li>" for note in notes if note]
+    return [
+        f'<div class="cards">{"".join(_cards(report, winner, measurements))}</div>',
+        paragraph(f"Winner: #{winner.trial}, effort {winner.effort}. Source: {source_note([winner])}.", "source"),
+        f"<p><code>{escape(report.identify(winner.variant.configuration))}</code></p>",
+        f"<ul>{''.join(told)}</ul>" if told else "",
+        _configuration_table(report, winner, measurements),
+    ]
+
+
+def _cards(report: Report, winner: Measurement, measurements: Sequence[Measurement]) -> list[str]:
+    assert winner.cold is not None
+    cards = [card("cold median", f"{median(winner.cold)} us", f"95 %: {interval(winner.cold)}")]
+    if winner.hot is not None:
+        cards.append(card("hot median", f"{median(winner.hot)} us", f"95 %: {interval(winner.hot)}"))
+    default = default_measurement(report.family, measurements)
+    if default is not None and default.cold is not None and has_time(default):
+        gain = ratio(default.cold.median_us / winner.cold.median_us)
+        cards.append(card("over the default", gain, f"default: {median(default.cold)} us"))
+    floor_us = dram_floor_us(report.family.cost(winner.problem), winner.environment)
+    if floor_us is not None:
+        share = 100 * floor_us / winner.cold.median_us
+        cards.append(card("of the memory limit", f"{share:.3g} %", f"limit: {microseconds(floor_us)} us"))
+    if winner.accuracy is not None:
+        worst = f"{winner.accuracy.worst_ratio:.2g}"
+        cards.append(card("error over tolerance", worst, f"max |error|: {winner.accuracy.max_abs:.2g}"))
+    return cards
+
+
+def _configuration_table(report: Report, winner: Measurement, measurements: Sequence[Measurement]) -> str:
+    default = default_measurement(report.family, measurements)
+    rows = []
+    for name, value in winner.variant.configuration.items():
+        before = None if default is None else default.variant.configuration.get(name)
+        shown = "n/a" if before is None else value_text(before)
+        style = "changed" if shown != value_text(value) else ""
+        rows.append(row(name, value_text(value), shown, report.family.parameter(name).help, style=style))
+    return table(("parameter", "winner", "default", "meaning"), rows)
+
+
+def _leaders(report: Report, measurements: Sequence[Measurement], finding: Finding | None) -> list[str]:
+    fastest = sorted((m for m in standing(measurements) if has_time(m)), key=rank_key)[:TOP]
+    if not fastest:
+        return []
+    rows = []
+    for m in fastest:
+        assert m.cold is not None
+        error = "n/a" if m.accuracy is None else f"{m.accuracy.worst_ratio:.2g}"
+        registers = "n/a" if m.build is None else str(m.build.registers)
+        cold = f"{median(m.cold)} {interval(m.cold)}"
+        won = finding is not None and m.variant == finding.winner.variant
+        identity = report.identify(m.variant.configuration)
+        cells = (f"#{m.trial}", identity, cold, median(m.hot), error, registers, m.effort.value)
+        rows.append(row(*cells, style="winner" if won else ""))
+    head = ("trial", "configuration", "cold median [95 %], us", "hot, us", "error / tolerance", "registers", "effort")
+    note = paragraph(f"The winner is bold. Source: {source_note(fastest)}.", "source")
+    return [f"<h3>The fastest {len(fastest)}</h3>", table(head, rows, "numbers"), note]
+
+
+def _endings(measurements: Sequence[Measurement]) -> list[str]:
+    counts = status_counts(measurements)
+    chart = bars([(status.value, count) for status, count in counts.items()])
+    parts = ["<h3>How variants ended</h3>", figure(chart, "Variants by status.", measurements)]
+    reasons = failure_reasons(measurements)
+    if reasons:
+        rows = [row(status.value, str(count), reason) for status, reason, count in reasons[:TOP]]
+        parts.append(table(("status", "variants", "reason"), rows))
+    if len(reasons) > TOP:
+        parts.append(paragraph(f"{len(reasons) - TOP} more reasons are in measurements.csv, column `detail`."))
+    return parts
+
+
+def _glossary(report: Report) -> str:
+    rows = [row(name, meaning) for name, meaning in glossary(report.family, report.measurements)]
+    columns = table(("column", "meaning"), rows)
+    return f"<details><summary>Columns of measurements.csv</summary>{columns}</details>"
+
+
+def _footer(report: Report) -> str:
+    parts = [f"study {report.name}", f"ktune {__version__}", "format 1"]
+    command = f"<code>{escape(report.command)}</code><br>" if report.command else ""
+    return f"<footer>{command}{escape(' · '.join(parts))}</footer>"

@@ -1,0 +1,154 @@
+"""What a study found, in the words of the terminal and of the report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ktune.api import Family
+from ktune.core.identity import configuration_id
+from ktune.core.model import Configuration, Measurement, Problem, Source, Status
+from ktune.core.space import default_values
+from ktune.output.ranking import default_measurement, has_time, standing
+from ktune.output.rounding import interval, median, ratio
+from ktune.study.ranking import stand
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The winner of one problem, the others that cannot be told from it, and the A/A difference in per cent."""
+
+    winner: Measurement
+    tied: tuple[Measurement, ...] = ()
+    noise_percent: float | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A study as the report sees it. A problem without a finding of its own shows where its measurements stand."""
+
+    name: str
+    family: Family
+    measurements: Sequence[Measurement]
+    findings: Sequence[Finding] = ()
+    command: str = ""
+
+    @property
+    def problems(self) -> list[Problem]:
+        return list(dict.fromkeys(m.problem for m in self.measurements))
+
+    def of_problem(self, problem: Problem) -> list[Measurement]:
+        return [m for m in self.measurements if m.problem == problem]
+
+    def identify(self, configuration: Configuration) -> str:
+        return configuration_id(self.family, configuration)
+
+    def finding(self, problem: Problem) -> Finding | None:
+        """The given finding, else what the measurements decide; None if nothing passed."""
+        for finding in self.findings:
+            if finding.winner.problem == problem:
+                return finding
+        default = Configuration(tuple(default_values(self.family).items()))
+        found = stand(self.of_problem(problem), default, self.identify)
+        return None if found is None else Finding(found.winner, found.tied)
+
+
+def summary_lines(report: Report) -> list[str]:
+    """The closing lines of a search: counts by status, then winner, comparison and ties, or why nothing passed."""
+    lines = []
+    for problem in report.problems:
+        measurements = report.of_problem(problem)
+        if len(report.problems) > 1:
+            lines.append(f"problem {problem.label}")
+        lines.append(f"{counts_line(measurements)}{_source_suffix(measurements)}")
+        finding = report.finding(problem)
+        if finding is None:
+            lines += ["no variant is both right and timed", *failure_lines(measurements)]
+        else:
+            lines += _winner_lines(report.family, finding, measurements)
+    return lines
+
+
+def counts_line(measurements: Iterable[Measurement]) -> str:
+    """`200 variants: 171 ok, 9 wrong, 14 spilled, 6 build_failed`. A finalist counts once."""
+    counts = status_counts(measurements)
+    total = sum(counts.values())
+    listed = ", ".join(f"{count} {status}" for status, count in counts.items()) or "nothing measured"
+    return f"{total} variant{'' if total == 1 else 's'}: {listed}"
+
+
+def status_counts(measurements: Iterable[Measurement]) -> dict[Status, int]:
+    """{status: variants}, in the taxonomy's order, without zeros."""
+    counts = Counter(m.status for m in standing(measurements))
+    return {status: counts[status] for status in Status if counts[status]}
+
+
+def failure_reasons(measurements: Iterable[Measurement]) -> list[tuple[Status, str, int]]:
+    """(status, first line of the reason, variants), the most frequent first. Culled is slow, not a failure."""
+    counts: Counter[tuple[Status, str]] = Counter()
+    for m in standing(measurements):
+        if m.status not in (Status.OK, Status.CULLED):
+            counts[m.status, m.detail.partition("\n")[0] or "no reason recorded"] += 1
+    order = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return [(status, reason, count) for (status, reason), count in order]
+
+
+def failure_lines(measurements: Iterable[Measurement], most: int = 8) -> list[str]:
+    """The failures' histogram as text, `most` lines of it and how many more there are."""
+    reasons = failure_reasons(measurements)
+    lines = [f"{count:5d} {status:13s} {reason}" for status, reason, count in reasons[:most]]
+    hidden = sum(count for _, _, count in reasons[most:])
+    return [*lines, f"{hidden:5d} others"] if hidden else lines
+
+
+def source_note(measurements: Iterable[Measurement]) -> str:
+    """Where the figures come from, for the caption of each of them."""
+    sources = {m.source for m in measurements}
+    notes = [text for source, text in _SOURCE_NOTES.items() if source in sources]
+    return "; ".join(notes) if notes else "no figures"
+
+
+def comparison(family: Family, winner: Measurement, measurements: Sequence[Measurement]) -> str | None:
+    """`2.91x faster than the default`; None where the default has no time of its own."""
+    default = default_measurement(family, measurements)
+    if default is None or not has_time(default) or default.cold is None or winner.cold is None:
+        return None
+    if default.variant == winner.variant:
+        return "the default is the winner"
+    gain = default.cold.median_us / winner.cold.median_us
+    if gain >= 1:
+        return f"{ratio(gain)} faster than the default ({median(default.cold)} us)"
+    return f"{ratio(1 / gain)} slower than the default ({median(default.cold)} us): keep the default"
+
+
+_SOURCE_NOTES = {
+    Source.MEASURED: "measured",
+    Source.REPLAYED: "replayed from a recorded table, not measured here",
+    Source.CPU: "executed on the CPU, not a GPU figure",
+    Source.FAKE: "fake: from a formula, not from a GPU",
+}
+
+
+def _source_suffix(measurements: Sequence[Measurement]) -> str:
+    if all(m.source is Source.MEASURED for m in measurements):
+        return ""
+    return f" ({source_note(measurements)})"
+
+
+def _winner_lines(family: Family, finding: Finding, measurements: Sequence[Measurement]) -> list[str]:
+    winner = finding.winner
+    assert winner.cold is not None
+    hot = f", {median(winner.hot)} us hot" if winner.hot else ""
+    error = f"; error {winner.accuracy.worst_ratio:.2g} of tolerance" if winner.accuracy else ""
+    lines = [
+        f"winner #{winner.trial} {median(winner.cold)} us cold {interval(winner.cold)}{hot}{error}",
+        f"  {configuration_id(family, winner.variant.configuration)}",
+    ]
+    notes = [comparison(family, winner, measurements)]
+    if finding.noise_percent is not None:
+        notes.append(f"noise {finding.noise_percent:.2g} %")
+    if finding.tied:
+        notes.append(f"tied: {', '.join(f'#{m.trial}' for m in finding.tied)}")
+    told = [note for note in notes if note]
+    return [*lines, f"  {'; '.join(told)}"] if told else lines
