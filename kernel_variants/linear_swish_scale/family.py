@@ -1,0 +1,258 @@
+"""Linear + swish + scale, fp32: y = scale z sigmoid(z), z = x weight^T + bias. README.md has the numerics."""
+
+from ktune.api import (
+    Cost,
+    Family,
+    KernelLaunch,
+    Parameter,
+    Plan,
+    Rule,
+    Scalar,
+    Size,
+    Tensor,
+    Tolerance,
+    TorchOperation,
+)
+from ktune.core.model import Configuration, Problem
+
+SCALE = 2.0
+SMEM_PER_BLOCK = 227 * 1024
+SIMT_PAD = 4
+SIMT_LANES = (4, 8)
+COMBINE_THREADS = 256
+FRAGMENT_REGISTERS = 160
+SMALL_BATCH_REGISTERS = 160
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+def simt_threads(bm: int, bn: int, tm: int, tn: int) -> int:
+    return (bm // tm) * (bn // tn)
+
+
+def simt_bytes(bm: int, bn: int, bk: int, stages: int) -> int:
+    """Dynamic shared memory of simt.cu: slices [bk, bm + pad] and [bk, bn + pad] per stage."""
+    return stages * bk * (bm + bn + 2 * SIMT_PAD) * 4
+
+
+def simt_registers(bm: int, bn: int, bk: int, tm: int, tn: int) -> int:
+    """Sums, one fragment of each operand, and the next slice on its way to shared memory."""
+    return tm * tn + tm + tn + ceil_div((bm + bn) * bk, simt_threads(bm, bn, tm, tn))
+
+
+def plan(configuration: Configuration, problem: Problem) -> Plan:
+    return {"cublas_epilogue": plan_cublas, "simt": plan_simt, "small_batch": plan_small_batch}[
+        str(configuration["algorithm"])
+    ](configuration, problem)
+
+
+def plan_cublas(configuration: Configuration, problem: Problem) -> Plan:
+    block = configuration.integer("block_size")
+    elements = problem["M"] * problem["N"]
+    per_block = block * configuration.integer("items") * configuration.integer("vector_width")
+    gemm = "gemm" if configuration["scheme"] == "fp32" else "gemm_tf32"
+    return Plan(
+        (
+            TorchOperation(gemm, ("x", "weight", "y")),
+            KernelLaunch(
+                "epilogue",
+                (ceil_div(elements, per_block), 1, 1),
+                (block, 1, 1),
+                ("y", "bias", Scalar(elements, "int64"), Scalar(problem["N"]), Scalar(SCALE, "float32")),
+            ),
+        )
+    )
+
+
+def plan_simt(configuration: Configuration, problem: Problem) -> Plan:
+    bm, bn, bk, tm, tn, stages, split = (
+        configuration.integer(name) for name in ("bm", "bn", "bk", "tm", "tn", "stages", "split_k")
+    )
+    blocks = ceil_div(problem["M"], bm) * ceil_div(problem["N"], bn) * split
+    sizes = tuple(Scalar(problem[s]) for s in "MNK")
+    out = "parts" if split > 1 else "y"
+    main = KernelLaunch(
+        "simt",
+        (blocks, 1, 1),
+        (simt_threads(bm, bn, tm, tn), 1, 1),
+        ("x", "weight", "bias", out, *sizes, Scalar(SCALE, "float32")),
+        simt_bytes(bm, bn, bk, stages),
+    )
+    if split == 1:
+        return Plan((main,))
+    elements = problem["M"] * problem["N"]
+    combine = KernelLaunch(
+        "combine",
+        (ceil_div(elements, COMBINE_THREADS), 1, 1),
+        (COMBINE_THREADS, 1, 1),
+        ("parts", "bias", "y", Scalar(elements, "int64"), Scalar(problem["N"]), Scalar(SCALE, "float32")),
+    )
+    return Plan((main, combine), (Tensor("parts", (split, problem["M"], problem["N"])),))
+
+
+def plan_small_batch(configuration: Configuration, problem: Problem) -> Plan:
+    block = configuration.integer("block_size")
+    groups = block // 32 // configuration.integer("warps_per_row")
+    blocks = ceil_div(problem["N"], groups * configuration.integer("rows_per_warp")) * ceil_div(
+        problem["M"], configuration.integer("batch_tile")
+    )
+    sizes = tuple(Scalar(problem[s]) for s in "MNK")
+    launch = KernelLaunch(
+        "small_batch",
+        (blocks, 1, 1),
+        (block, 1, 1),
+        ("x", "weight", "bias", "y", *sizes, Scalar(SCALE, "float32")),
+    )
+    return Plan((launch,))
+
+
+def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
+    """A tiny product, and one that no tile divides; K and N stay multiples of the vector width."""
+    width = configuration.integer("vector_width")
+    return (
+        family.problem(M=1, N=4 * width, K=width),
+        family.problem(M=19, N=36 + width, K=260 + width),
+    )
+
+
+def cost(problem: Problem) -> Cost:
+    m, n, k = (problem[s] for s in "MNK")
+    return Cost(
+        bytes_read=4 * (n * k + m * k + n), bytes_written=4 * m * n, flops=2 * m * n * k + 5 * m * n, special=m * n
+    )
+
+
+def expected_wrong(configuration: Configuration) -> str:
+    if configuration.get("scheme") == "tf32":
+        return "TF32 rounds the operands to 11 bits of significand"
+    return ""
+
+
+FAST = {True: ("--use_fast_math",)}
+SIMT = {"algorithm": ("simt",)}
+SMALL = {"algorithm": ("small_batch",)}
+CUBLAS = {"algorithm": ("cublas_epilogue",)}
+
+family = Family(
+    name="linear_swish_scale",
+    summary="scale * swish(x W^T + b), fp32",
+    sizes=(Size("M", "batch rows"), Size("N", "out features"), Size("K", "in features")),
+    problems={
+        "record": {"M": 128, "N": 32768, "K": 32768},
+        "small": {"M": 16, "N": 96, "K": 128},
+        "tails": {"M": 19, "N": 101, "K": 251},
+        "one": {"M": 1, "N": 1, "K": 1},
+        "batch1-4096x11008": {"M": 1, "N": 4096, "K": 11008},
+        "batch1-11008x4096": {"M": 1, "N": 11008, "K": 4096},
+        "batch16-4096x11008": {"M": 16, "N": 4096, "K": 11008},
+        "batch128-4096x4096": {"M": 128, "N": 4096, "K": 4096},
+        "batch128-8192x28672": {"M": 128, "N": 8192, "K": 28672},
+    },
+    parameters=(
+        Parameter(
+            "algorithm",
+            ("cublas_epilogue", "simt", "small_batch"),
+            "cublas_epilogue",
+            "cuBLAS and one kernel after it; a fused GEMM in CUDA cores; a fused kernel bound by reading the weight",
+        ),
+        Parameter("scheme", ("fp32", "tf32"), "fp32", "precision of the cuBLAS product", when=CUBLAS),
+        Parameter("bm", (32, 64, 128), 128, "rows of the batch in a block's tile", when=SIMT),
+        Parameter("bn", (64, 128, 256), 128, "output features in a block's tile", when=SIMT),
+        Parameter("bk", (8, 16, 32), 16, "depth of a slice", when=SIMT),
+        Parameter("tm", (4, 8, 16), 8, "rows of the batch in a thread's tile", when=SIMT),
+        Parameter("tn", (4, 8, 16), 8, "output features in a thread's tile", when=SIMT),
+        Parameter("stages", (1, 2), 2, "slices in shared memory", when=SIMT),
+        Parameter("split_k", (1, 2, 4, 8), 1, "blocks that share K for one tile", when=SIMT, label="split"),
+        Parameter(
+            "batch_tile", (1, 2, 4, 8, 16), 1, "rows of the batch that a warp multiplies", when=SMALL, label="batch"
+        ),
+        Parameter("rows_per_warp", (1, 2, 4), 2, "rows of the weight that a warp reads", when=SMALL, label="rows"),
+        Parameter("warps_per_row", (1, 2, 4, 8), 1, "warps that share K for one row", when=SMALL, label="wpr"),
+        Parameter(
+            "block_size",
+            (64, 128, 256, 512),
+            256,
+            "threads per block",
+            when={"algorithm": ("cublas_epilogue", "small_batch")},
+            label="block",
+        ),
+        Parameter("items", (1, 2, 4, 8), 4, "vectors per thread of the epilogue", when=CUBLAS),
+        Parameter(
+            "unroll",
+            (1, 2, 4, 8),
+            4,
+            "steps of the inner loop in one body",
+            when={"algorithm": ("simt", "small_batch")},
+        ),
+        Parameter("vector_width", (1, 2, 4), 1, "floats per access", label="vec"),
+        Parameter("fast_math", (False, True), False, "--use_fast_math", flags=FAST, label="fast"),
+    ),
+    rules=(
+        Rule("vector_width divides N", lambda items, vector_width, N: N % vector_width == 0),
+        Rule("vector_width divides K", lambda unroll, vector_width, K: K % vector_width == 0),
+        Rule(
+            "a tile is whole warps of 4 x 8 threads: 4 tm divides bm and 8 tn divides bn",
+            lambda bm, bn, tm, tn: bm % (SIMT_LANES[0] * tm) == 0 and bn % (SIMT_LANES[1] * tn) == 0,
+        ),
+        Rule(
+            "a block has 64 to 512 threads",
+            lambda bm, bn, tm, tn: 64 <= simt_threads(bm, bn, tm, tn) <= 512,
+        ),
+        Rule(
+            f"stages fit in {SMEM_PER_BLOCK} bytes of shared memory",
+            lambda bm, bn, bk, stages: simt_bytes(bm, bn, bk, stages) <= SMEM_PER_BLOCK,
+        ),
+        Rule(
+            f"sums, fragments and the next slice fit in {FRAGMENT_REGISTERS + 60} registers of a thread",
+            lambda bm, bn, bk, tm, tn: simt_registers(bm, bn, bk, tm, tn) <= FRAGMENT_REGISTERS + 60,
+        ),
+        Rule("the tile is not more than twice as tall as the batch", lambda bm, M: bm <= 32 or bm < 2 * M),
+        Rule(
+            "the warps of a row are in one block", lambda block_size, warps_per_row: block_size // 32 >= warps_per_row
+        ),
+        Rule(
+            f"a step's rows of the weight and the sums fit in {SMALL_BATCH_REGISTERS} registers",
+            lambda batch_tile, rows_per_warp, unroll, vector_width: (
+                rows_per_warp * (unroll * vector_width + batch_tile) <= SMALL_BATCH_REGISTERS
+            ),
+        ),
+        Rule("the batch tile is less than twice the batch", lambda batch_tile, M: batch_tile < 2 * M),
+        Rule(
+            "the weight is read at most 4 times: M is at most 4 batch tiles",
+            lambda batch_tile, M: 4 * batch_tile >= M,
+        ),
+        Rule("unroll divides bk", lambda unroll, bk: bk % unroll == 0),
+    ),
+    source=lambda configuration: {"cublas_epilogue": "epilogue.cu", "simt": "simt.cu", "small_batch": "small_batch.cu"}[
+        str(configuration["algorithm"])
+    ],
+    inputs=lambda problem: (
+        Tensor("x", (problem["M"], problem["K"])),
+        Tensor("weight", (problem["N"], problem["K"])),
+        Tensor("bias", (problem["N"],)),
+    ),
+    outputs=lambda problem: (Tensor("y", (problem["M"], problem["N"])),),
+    plan=plan,
+    checks=checks,
+    cost=cost,
+    expected_wrong=expected_wrong,
+    tolerance=Tolerance(
+        1e-4,
+        1e-4,
+        1e-5,
+        "fp32 sums of 32768 products err by about 6e-5 at most with cuBLAS; the componentwise bound of reference.py "
+        "holds at every K and is what TF32 breaks",
+    ),
+    core={
+        "algorithm": ("simt",),
+        "bn": (64, 128),
+        "tm": (4, 8),
+        "tn": (4, 8),
+        "split_k": (1, 2),
+        "unroll": (2, 4, 8),
+        "vector_width": (4,),
+        "fast_math": (False,),
+    },
+)

@@ -1,0 +1,276 @@
+"""The selective scan of Mamba (S6), fp32: y from x, delta, A, B, C and the skip vector. README.md has the maths."""
+
+from ktune.api import (
+    Cost,
+    Family,
+    KernelLaunch,
+    Parameter,
+    Plan,
+    Rule,
+    Scalar,
+    Size,
+    Tensor,
+    Tolerance,
+)
+from ktune.core.model import Configuration, Problem
+
+SMEM_PER_BLOCK = 227 * 1024
+REGISTER_FLOATS = 200
+BODY_INSTRUCTIONS = 2600
+
+
+def states_per_thread(threads_per_pair: int, states: int) -> int:
+    return -(-states // threads_per_pair)
+
+
+def group_steps(reduction: str, threads_per_pair: int) -> int:
+    """Time steps whose partial sums are reduced together."""
+    return 1 if reduction == "shuffle" else threads_per_pair
+
+
+def reduction_bytes(reduction: str, block_size: int, threads_per_pair: int) -> int:
+    if reduction != "shared" or threads_per_pair == 1:
+        return 0
+    return block_size // 32 * 2 * threads_per_pair * (32 + 32 // threads_per_pair) * 4
+
+
+def staged_bytes(block_size: int, threads_per_pair: int, tile_l: int, stages: int, reduction: str, N: int) -> int:
+    """Dynamic shared memory of the staged kernel; the layout is at the top of staged.cu."""
+    padded = states_per_thread(threads_per_pair, N) * threads_per_pair
+    stage = 2 * tile_l * (block_size // threads_per_pair + padded) * 4
+    return stages * stage + reduction_bytes(reduction, block_size, threads_per_pair)
+
+
+def batch_steps(prefetch: int, reduction: str, threads_per_pair: int) -> int:
+    """Time steps that the direct kernel loads together."""
+    return prefetch or group_steps(reduction, threads_per_pair)
+
+
+def step_floats(threads_per_pair: int, N: int) -> int:
+    """Registers that one time step's inputs take in a thread: delta, x and its part of B and C."""
+    return 2 + 2 * states_per_thread(threads_per_pair, N)
+
+
+def step_instructions(threads_per_pair: int, N: int) -> int:
+    """About what one time step compiles to: 5 instructions a state and 9 beside them."""
+    return 5 * states_per_thread(threads_per_pair, N) + 9
+
+
+def direct_registers(prefetch: int, reduction: str, threads_per_pair: int, N: int) -> int:
+    buffers = 2 if prefetch else 1
+    steps = batch_steps(prefetch, reduction, threads_per_pair)
+    return buffers * steps * step_floats(threads_per_pair, N) + 2 * states_per_thread(threads_per_pair, N)
+
+
+def plan(configuration: Configuration, problem: Problem) -> Plan:
+    block = configuration.integer("block_size")
+    threads_per_pair = configuration.integer("threads_per_pair")
+    reduction = str(configuration["reduction"])
+    if configuration["algorithm"] == "staged":
+        smem = staged_bytes(
+            block,
+            threads_per_pair,
+            configuration.integer("tile_l"),
+            configuration.integer("stages"),
+            reduction,
+            problem["N"],
+        )
+    else:
+        smem = reduction_bytes(reduction, block, threads_per_pair)
+    blocks = problem["B"] * -(-problem["D"] // (block // threads_per_pair))
+    arguments = ("x", "delta", "A", "B_t", "C_t", "skip", "y", Scalar(problem["L"]), Scalar(problem["D"]))
+    kernel = f"selective_scan_{configuration['algorithm']}"
+    return Plan((KernelLaunch(kernel, (blocks, 1, 1), (block, 1, 1), arguments, smem),))
+
+
+def inputs(problem: Problem) -> tuple[Tensor, ...]:
+    batch, length, channels, states = (problem[s] for s in "BLDN")
+    return (
+        Tensor("x", (batch, length, channels)),
+        Tensor("delta", (batch, length, channels)),
+        Tensor("A", (channels, states)),
+        Tensor("B_t", (batch, length, states)),
+        Tensor("C_t", (batch, length, states)),
+        Tensor("skip", (channels,)),
+    )
+
+
+def outputs(problem: Problem) -> tuple[Tensor, ...]:
+    return (Tensor("y", (problem["B"], problem["L"], problem["D"])),)
+
+
+def constants(configuration: Configuration, problem: Problem) -> dict[str, int]:
+    """N is always compiled in; D only where static_d asks for it (0: an argument)."""
+    return {"N": problem["N"], "D": problem["D"] if configuration["static_d"] else 0}
+
+
+def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
+    """One step, and a length one past two tiles; with D an argument, also channels that no block divides."""
+    width = configuration.integer("vector_width")
+    pairs = configuration.integer("block_size") // configuration.integer("threads_per_pair")
+    channels = problem["D"] if configuration["static_d"] else pairs + width
+    long = 2 * configuration.integer("tile_l") + 1 if "tile_l" in configuration else 35
+    return (
+        family.problem(B=3, L=1, D=channels, N=problem["N"]),
+        family.problem(B=2, L=long, D=channels, N=problem["N"]),
+    )
+
+
+def cost(problem: Problem) -> Cost:
+    batch, length, channels, states = (problem[s] for s in "BLDN")
+    steps = batch * length * channels
+    return Cost(
+        bytes_read=4 * (2 * steps + 2 * batch * length * states + channels * (states + 1)),
+        bytes_written=4 * steps,
+        flops=steps * (6 * states + 3),
+        special=steps * states,
+    )
+
+
+family = Family(
+    name="selective_scan",
+    summary="selective scan of Mamba (S6), fp32, layout [batch, length, channels]",
+    sizes=(
+        Size("B", "batch"),
+        Size("L", "sequence length"),
+        Size("D", "channels"),
+        Size("N", "states per channel"),
+    ),
+    problems={
+        "record": {"B": 16, "L": 2048, "D": 256, "N": 16},
+        "small": {"B": 2, "L": 100, "D": 40, "N": 16},
+        "tails": {"B": 3, "L": 1023, "D": 123, "N": 5},
+        "one": {"B": 1, "L": 1, "D": 1, "N": 1},
+        "wide-state": {"B": 4, "L": 512, "D": 128, "N": 64},
+        "mamba-130m": {"B": 8, "L": 2048, "D": 1536, "N": 16},
+        "mamba-370m": {"B": 8, "L": 2048, "D": 2048, "N": 16},
+        "mamba-790m": {"B": 8, "L": 2048, "D": 3072, "N": 16},
+        "mamba-1.4b": {"B": 8, "L": 2048, "D": 4096, "N": 16},
+        "mamba-2.8b": {"B": 8, "L": 2048, "D": 5120, "N": 16},
+    },
+    parameters=(
+        Parameter("algorithm", ("direct", "staged"), "direct", "inputs from global memory, or staged in shared"),
+        Parameter("block_size", (32, 64, 128, 256, 512), 128, "threads per block", label="block"),
+        Parameter("threads_per_pair", (1, 2, 4, 8, 16, 32), 16, "threads that share a pair's N states", label="tpp"),
+        Parameter(
+            "reduction",
+            ("shuffle", "transposed", "shared"),
+            "shuffle",
+            "sum over a pair's threads: step by step, for threads_per_pair steps at once, or through shared memory",
+            label="sum",
+        ),
+        Parameter(
+            "prefetch",
+            (0, 1, 2, 4, 8, 16),
+            0,
+            "steps loaded ahead into registers; 0: where used",
+            when={"algorithm": ("direct",)},
+            label="ahead",
+        ),
+        Parameter(
+            "tile_l", (8, 16, 32, 64, 128), 32, "time steps in a stage", when={"algorithm": ("staged",)}, label="tile"
+        ),
+        Parameter("stages", (1, 2, 3, 4), 2, "stages of shared memory", when={"algorithm": ("staged",)}),
+        Parameter(
+            "register_prefetch",
+            (False, True),
+            False,
+            "load the next group of steps before computing this one",
+            when={"algorithm": ("staged",)},
+            label="regs",
+        ),
+        Parameter("unroll", (1, 2, 4, 8, 16), 4, "groups of steps in one loop body"),
+        Parameter("vector_width", (1, 2, 4), 1, "floats per copy or load of B and C", label="vec"),
+        Parameter("exp", ("expf", "exp2f", "ex2"), "expf", "expf, exp2f of a prescaled argument, or ex2.approx.ftz"),
+        Parameter("static_d", (False, True), False, "compile the number of channels in"),
+        Parameter(
+            "fast_math", (False, True), False, "--use_fast_math", flags={True: ("--use_fast_math",)}, label="fast"
+        ),
+    ),
+    rules=(
+        Rule(
+            "a block holds at least 8 pairs, one 32-byte sector of a row of x",
+            lambda block_size, threads_per_pair: block_size // threads_per_pair >= 8,
+        ),
+        Rule(
+            "a thread holds at most 64 states",
+            lambda threads_per_pair, N: states_per_thread(threads_per_pair, N) <= 64,
+        ),
+        Rule(
+            "with one thread per pair there is nothing to reduce: reduction is shuffle",
+            lambda threads_per_pair, reduction: threads_per_pair > 1 or reduction == "shuffle",
+        ),
+        Rule(
+            "prefetch holds whole groups of the reduction (threads_per_pair steps unless shuffle)",
+            lambda threads_per_pair, reduction, prefetch: (
+                batch_steps(prefetch, reduction, threads_per_pair) % group_steps(reduction, threads_per_pair) == 0
+            ),
+        ),
+        Rule(
+            f"the steps loaded ahead fit in {REGISTER_FLOATS} registers",
+            lambda prefetch, reduction, threads_per_pair, N: (
+                direct_registers(prefetch, reduction, threads_per_pair, N) <= REGISTER_FLOATS
+            ),
+        ),
+        Rule(
+            f"a loop body holds at most about {BODY_INSTRUCTIONS} instructions, which the instruction cache keeps",
+            lambda prefetch, reduction, threads_per_pair, unroll, N: (
+                batch_steps(prefetch, reduction, threads_per_pair) * unroll * step_instructions(threads_per_pair, N)
+                <= BODY_INSTRUCTIONS
+            ),
+        ),
+        Rule(
+            f"a loop body holds at most about {BODY_INSTRUCTIONS} instructions, which the instruction cache keeps",
+            lambda tile_l, reduction, threads_per_pair, unroll, N: (
+                group_steps(reduction, threads_per_pair) * unroll * step_instructions(threads_per_pair, N)
+                <= BODY_INSTRUCTIONS
+            ),
+        ),
+        Rule(
+            f"stages and reduction fit in {SMEM_PER_BLOCK} bytes of shared memory",
+            lambda block_size, threads_per_pair, tile_l, stages, reduction, N: (
+                staged_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) <= SMEM_PER_BLOCK
+            ),
+        ),
+        Rule(
+            "unroll times the reduction's group divides tile_l",
+            lambda tile_l, unroll, reduction, threads_per_pair: (
+                tile_l % (unroll * group_steps(reduction, threads_per_pair)) == 0
+            ),
+        ),
+        Rule("vector_width divides D", lambda tile_l, vector_width, D: D % vector_width == 0),
+        Rule("vector_width divides N", lambda vector_width, N: N % vector_width == 0),
+        Rule(
+            "vector_width divides the states of a thread",
+            lambda prefetch, vector_width, threads_per_pair, N: (
+                states_per_thread(threads_per_pair, N) % vector_width == 0
+            ),
+        ),
+        Rule("fast_math changes nothing but expf", lambda exp, fast_math: exp == "expf" or not fast_math),
+    ),
+    source=lambda configuration: f"{configuration['algorithm']}.cu",
+    inputs=inputs,
+    outputs=outputs,
+    plan=plan,
+    checks=checks,
+    cost=cost,
+    constants=constants,
+    tolerance=Tolerance(
+        1e-4,
+        1e-4,
+        1e-5,
+        "fp32 with the state kept in fp32: at most about 1.2e-5 seen over 2048 steps; a kernel that drops a term or "
+        "a step is beyond 1e-2",
+    ),
+    core={
+        "algorithm": ("staged",),
+        "block_size": (64, 128, 256),
+        "threads_per_pair": (2, 4, 8),
+        "tile_l": (32, 64),
+        "stages": (2, 3),
+        "unroll": (2, 4, 8, 16),
+        "vector_width": (4,),
+        "exp": ("ex2",),
+        "fast_math": (False,),
+    },
+)

@@ -1,0 +1,134 @@
+"""What can be known of the selective scan without a GPU: its space, its plans, its reference, its rules."""
+
+import itertools
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+
+from ktune.core.identity import configuration_id
+from ktune.core.loading import load_family
+from ktune.core.model import Configuration
+from ktune.core.prelude import prelude
+from ktune.core.space import Space
+from ktune.core.variant import make_variant
+
+LOADED = load_family("selective_scan")
+FAMILY = LOADED.family
+RECORD = LOADED.named_problems["record"]
+
+
+def compile_variant(configuration: Configuration, problem, folder: Path) -> subprocess.CompletedProcess[str]:
+    source = folder / "variant.cu"
+    text = prelude(FAMILY, make_variant(FAMILY, configuration, problem))
+    source.write_text(f'{text}#include "{LOADED.folder / FAMILY.source(configuration)}"\n')
+    command = ["nvcc", "-cubin", "-gencode", "arch=compute_90a,code=sm_90a", "-std=c++17", "-o",
+               str(folder / "variant.cubin"), str(source)]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", list(FAMILY.problems))
+def test_every_named_problem_has_valid_points_and_the_default(name):
+    space = Space(FAMILY, [LOADED.named_problems[name]])
+    assert space.default in space
+    assert len(space) > 1000
+
+
+def test_the_reference_agrees_with_the_closed_form_of_the_recurrence():
+    problem = FAMILY.problem(B=2, L=7, D=3, N=5)
+    reference = LOADED.module("reference")
+    tensors = reference.inputs(problem, seed=3)
+    y = reference.reference(problem, tensors)["y"]
+    x, delta, a, b, c, skip = (tensors[k].double() for k in ("x", "delta", "A", "B_t", "C_t", "skip"))
+    for t in range(problem["L"]):
+        expected = x[:, t] * skip
+        for s in range(t + 1):
+            decay = torch.exp(delta[:, s + 1 : t + 1].sum(1)[..., None] * a)
+            driven = (delta[:, s] * x[:, s])[..., None] * b[:, s, None, :]
+            expected = expected + (decay * driven * c[:, t, None, :]).sum(-1)
+        torch.testing.assert_close(y[:, t], expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", LOADED.module("reference").KINDS)
+def test_inputs_of_every_kind_are_finite_random_and_have_a_finite_reference(kind):
+    problem = FAMILY.problem(B=2, L=33, D=4, N=3)
+    reference = LOADED.module("reference")
+    first, again, other = (reference.inputs(problem, seed=s, kind=kind) for s in (1, 1, 2))
+    assert all(torch.equal(first[k], again[k]) for k in first)
+    assert not torch.equal(first["x"], other["x"])
+    assert all(torch.isfinite(t).all() for t in first.values())
+    assert {t.name: t.shape for t in FAMILY.inputs(problem)} == {k: tuple(v.shape) for k, v in first.items()}
+    assert torch.isfinite(reference.reference(problem, first)["y"]).all()
+
+
+def test_check_problems_are_served_by_the_same_binary():
+    rng = random.Random(0)
+    for problem in (RECORD, LOADED.named_problems["tails"], LOADED.named_problems["one"]):
+        space = Space(FAMILY, [problem])
+        for _ in range(200):
+            configuration = space.sample(rng)
+            for check in FAMILY.checks(configuration, problem):
+                same = make_variant(FAMILY, configuration, check)
+                assert same == make_variant(FAMILY, configuration, problem)
+                assert Space(FAMILY, [check]).broken_rule(configuration) is None
+
+
+def test_the_committed_space_of_272_points_has_272():
+    import tomllib
+
+    from ktune.core.loading import data_folder
+    from ktune.core.space import find_parameter, parse_value
+
+    settings = tomllib.loads((data_folder("configs") / "scan-272.toml").read_text())
+    narrowing = {}
+    for item in settings["set"]:
+        name, _, values = item.partition("=")
+        parameter = find_parameter(FAMILY, name)
+        narrowing[name] = tuple(parse_value(FAMILY, parameter, v) for v in values.split(","))
+    assert len(Space(FAMILY, [RECORD], narrowing)) == 272
+
+
+def test_the_core_is_small_enough_to_be_recorded_completely():
+    assert 600 <= len(Space(FAMILY, [RECORD], FAMILY.core)) <= 2000
+
+
+BOUNDARIES = [
+    ({"algorithm": "staged", "threads_per_pair": 32, "block_size": 256, "reduction": "transposed", "unroll": 1}, True),
+    ({"algorithm": "staged", "threads_per_pair": 1, "block_size": 32, "reduction": "shuffle", "unroll": 16}, True),
+    ({"algorithm": "staged", "threads_per_pair": 4, "vector_width": 4, "static_d": True, "tile_l": 8}, True),
+    ({"algorithm": "direct", "threads_per_pair": 8, "prefetch": 8, "reduction": "transposed", "unroll": 1}, True),
+    ({"algorithm": "direct", "threads_per_pair": 8, "prefetch": 4, "reduction": "transposed", "unroll": 1}, False),
+    ({"algorithm": "staged", "threads_per_pair": 8, "reduction": "transposed", "tile_l": 8, "unroll": 2}, False),
+]
+
+
+@pytest.mark.build
+@pytest.mark.parametrize(("given", "valid"), BOUNDARIES, ids=lambda v: str(v)[:60])
+def test_rules_in_python_and_static_asserts_in_cuda_draw_the_same_line(given, valid, tmp_path):
+    defaults = {p.name: p.default for p in FAMILY.parameters}
+    chosen: dict = {}
+    for parameter in FAMILY.parameters:
+        if all(chosen.get(k) in v for k, v in (parameter.when or {}).items()):
+            chosen[parameter.name] = given.get(parameter.name, defaults[parameter.name])
+    configuration = Configuration(tuple(chosen.items()))
+    broken = Space(FAMILY, [RECORD]).broken_rule(configuration)
+    built = compile_variant(configuration, RECORD, tmp_path)
+    assert (broken is None) == valid, broken
+    assert (built.returncode == 0) == valid, built.stderr
+    if not valid:
+        assert "static assertion failed" in built.stderr
+
+
+@pytest.mark.build
+def test_odd_sizes_compile_for_every_reduction(tmp_path):
+    problem = LOADED.named_problems["tails"]
+    space = Space(FAMILY, [problem])
+    rng = random.Random(5)
+    for algorithm, reduction in itertools.product(("direct", "staged"), ("shuffle", "transposed", "shared")):
+        fitting = [p for p in space if p["algorithm"] == algorithm and p["reduction"] == reduction]
+        configuration = rng.choice(fitting)
+        built = compile_variant(configuration, problem, tmp_path)
+        assert built.returncode == 0, (configuration_id(FAMILY, configuration), built.stderr)
+        assert "unroll" not in built.stderr, built.stderr
