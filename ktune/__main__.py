@@ -1,0 +1,5 @@
+"""`python -m ktune`."""
+
+from ktune.cli.main import main
+
+main()

@@ -1,0 +1,129 @@
+"""The options that commands share, each spelled once, and what their text means."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ktune.cli.config import apply_config
+from ktune.core.errors import UsageError
+from ktune.core.loading import LoadedFamily
+from ktune.core.model import Problem, Value
+from ktune.core.space import Space, find_parameter, parse_value
+
+
+class SamplerName(StrEnum):
+    """How the next configurations are chosen."""
+
+    TPE = "tpe"
+    RANDOM = "random"
+    EXHAUSTIVE = "exhaustive"
+
+
+FamilyArgument = Annotated[
+    str, typer.Argument(metavar="FAMILY", help="A shipped family's name, or a folder: ./my_kernel.")
+]
+ProblemOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--problem",
+        metavar="NAME|SIZES",
+        help="A named problem, or sizes: B=16,L=2048. Missing sizes are the default problem's.",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUES", help="Narrow a parameter: block_size=64,128. Repeatable."),
+]
+GpuOption = Annotated[str, typer.Option("--gpu", metavar="GPU", help="Index or UUID. The first GPU if not given.")]
+StudyOption = Annotated[str, typer.Option("--study", metavar="NAME", help="The study's name or folder.")]
+ResultsOption = Annotated[Path, typer.Option("--results", metavar="DIR", help="Where studies are kept.")]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE.toml",
+        callback=apply_config,
+        is_eager=True,
+        help="Options from a file: keys are option names. The command line wins.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and stop.")]
+JobsOption = Annotated[
+    int | None, typer.Option("--jobs", min=1, metavar="N", help="Compilers at once. By cores and memory if not given.")
+]
+NvccOption = Annotated[
+    Path | None, typer.Option("--nvcc", metavar="PATH", help="The nvcc to use, before CUDA_HOME and PATH.")
+]
+DebugOption = Annotated[bool, typer.Option("--debug", help="Show tracebacks.")]
+
+RESULTS = Path("results")
+
+
+def parse_problem(loaded: LoadedFamily, given: Sequence[str] | None) -> Problem:
+    """The problem named or spelled by `--problem`; the family's first if nothing was given."""
+    named = loaded.named_problems
+    default = next(iter(named.values()))
+    if not given:
+        return default
+    if len(given) > 1:
+        raise UsageError(f"--problem is given {len(given)} times; a study has one problem: run one search for each")
+    text = given[0]
+    if "=" not in text:
+        if text in named:
+            return named[text]
+        raise UsageError(
+            f"{loaded.name} has no problem {text!r}; {_nearest(text, list(named))}; or give sizes: "
+            f"--problem {','.join(f'{name}={size}' for name, size in default.sizes)}"
+        )
+    return loaded.family.problem(**{**default.by_name, **_sizes(loaded, text)})
+
+
+def _sizes(loaded: LoadedFamily, text: str) -> dict[str, int]:
+    known = {size.name: size for size in loaded.family.sizes}
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, number = (p.strip() for p in part.partition("="))
+        if name not in known:
+            raise UsageError(f"{loaded.name} has no size {name!r}; {_nearest(name, list(known))}")
+        if not number.isascii() or not number.lstrip("-").isdigit():
+            raise UsageError(f"{name} must be a whole number, got {number!r}; write --problem {name}=1024")
+        if int(number) < known[name].minimum:
+            raise UsageError(f"{name} must be at least {known[name].minimum}, got {number}")
+        if name in sizes:
+            raise UsageError(f"{name} is given twice in --problem {text}; give it once")
+        sizes[name] = int(number)
+    return sizes
+
+
+def parse_space(loaded: LoadedFamily, problem: Problem, given: Sequence[str] | None) -> Space:
+    """The valid configurations for `problem` that `--set` leaves; UsageError if it leaves none."""
+    space = Space(loaded.family, [problem], parse_narrowing(loaded, given))
+    # The default is found without counting the space, and not at all in an empty one.
+    _ = space.default
+    return space
+
+
+def parse_narrowing(loaded: LoadedFamily, given: Sequence[str] | None) -> dict[str, tuple[Value, ...]]:
+    """{parameter: values} of every `--set name=value,value`."""
+    narrowing: dict[str, tuple[Value, ...]] = {}
+    for text in given or ():
+        name, equals, values = (p.strip() for p in text.partition("="))
+        if not equals or not values:
+            raise UsageError(f"--set takes name=value,value, got {text!r}; for example --set block_size=64,128")
+        parameter = find_parameter(loaded.family, name)
+        if name in narrowing:
+            raise UsageError(f"{name} is set twice; give its values once, with commas: --set {name}={values}")
+        narrowing[name] = tuple(parse_value(loaded.family, parameter, v.strip()) for v in values.split(","))
+    return narrowing
+
+
+def _nearest(text: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(text, names, n=1)
+    return f"did you mean {near[0]}?" if near else f"it has {', '.join(names)}"

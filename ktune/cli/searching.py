@@ -1,0 +1,150 @@
+"""One search from an opened evaluator to the files that it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from ktune.cli.evaluators import gpu_name_of, key_of, target_of_evaluator
+from ktune.cli.options import RESULTS
+from ktune.cli.progress import ShownProgress
+from ktune.cli.results import check_results, report_of, winner_of, write_results
+from ktune.core.errors import KtuneError
+from ktune.core.loading import LoadedFamily
+from ktune.core.model import Configuration, Problem
+from ktune.core.space import Space
+from ktune.output.files import check_writable
+from ktune.output.summary import summary_lines
+from ktune.output.winner import winner_json
+from ktune.search.evaluator import Evaluator
+from ktune.search.outcome import Outcome
+from ktune.search.run import search as search_study
+from ktune.study.finding import study_folders
+from ktune.study.naming import LEDGER_NAME
+from ktune.study.study import Study
+
+SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is searched, where its study lies, and for how long. trials: None is every valid point."""
+
+    loaded: LoadedFamily
+    problem: Problem
+    space: Space
+    results: Path
+    study: str
+    trials: int | None
+    sampler: str
+    seed: int
+
+
+def run_search(task: Task, evaluator: Evaluator, progress: ShownProgress, as_json: bool) -> Outcome:
+    """Search, and leave the study's files behind however it ends."""
+    with _open_study(task, evaluator) as study:
+        check_results(study.folder)
+        _tell_opening(study, progress)
+        outcome = None
+        try:
+            outcome = search_study(
+                study,
+                task.space,
+                evaluator,
+                sampler=task.sampler,
+                trials=task.trials,
+                seed=task.seed,
+                progress=progress,
+                seeds=_earlier_winners(task, study),
+                target=target_of_evaluator(evaluator),
+            )
+        finally:
+            paths = write_results(study, task.loaded) if study.measurements() else []
+        typer.echo(_json_text(study, task, outcome) if as_json else _summary(study, task, paths))
+        if outcome.interrupted:
+            done = f"{outcome.trials_done} of {outcome.trials_total} trials"
+            progress.say(f"interrupted: {done} are on record; the same command resumes")
+        elif outcome.winner is not None:
+            name = shlex.quote(study.name if task.results == RESULTS else str(study.folder))
+            progress.say(f"next: ktune report {name} | ktune export {name} --with-kernel")
+        return outcome
+
+
+def check_folder(task: Task) -> None:
+    """Fail now if the results can't be written, rather than after the GPU was found."""
+    folder = Path(task.study).expanduser() if "/" in task.study else task.results
+    check_writable(folder / LEDGER_NAME, "")
+
+
+def _open_study(task: Task, evaluator: Evaluator) -> Study:
+    return Study.open_or_create(
+        task.results,
+        task.loaded.family,
+        task.problem,
+        task.space,
+        gpu_name_of(evaluator),
+        evaluator.source,
+        task.study or None,
+        current_key=key_of(evaluator),
+        meta={"command": shlex.join(["ktune", *sys.argv[1:]])},
+        family_folder=task.loaded.folder,
+    )
+
+
+def _tell_opening(study: Study, progress: ShownProgress) -> None:
+    opening = study.opening
+    if opening.reason not in ("", "new"):
+        progress.say(f"new study: {opening.reason}")
+    if opening.taken_over:
+        progress.say(f"taken over: {opening.taken_over} measurements whose variant is unchanged")
+    if opening.absorbed:
+        progress.say(f"added: {opening.absorbed} measurements that an earlier run could not record")
+
+
+def _earlier_winners(task: Task, study: Study) -> list[Configuration]:
+    """The winners of other studies of this family below the results folder, the latest first."""
+    found = []
+    for folder in study_folders(task.results):
+        if folder.resolve() == study.folder.resolve():
+            continue
+        try:
+            with Study.open_existing(folder) as other:
+                best = other.best() if other.family == task.loaded.name else None
+        except KtuneError:
+            # A study that can't be read gives no hint; it is no reason not to search.
+            continue
+        if best is not None and best.variant.configuration in task.space:
+            found.append((best.finished_at, best.variant.configuration))
+    latest_first = sorted(found, key=lambda winner: winner[0], reverse=True)
+    return list(dict.fromkeys(configuration for _, configuration in latest_first))[:SEEDS]
+
+
+def _summary(study: Study, task: Task, paths: list[Path]) -> str:
+    names = ", ".join(path.name for path in paths)
+    return "\n".join([*summary_lines(report_of(study, task.loaded)), f"wrote {study.folder}/: {names}"])
+
+
+def _json_text(study: Study, task: Task, outcome: Outcome) -> str:
+    winner = winner_of(study, task.loaded)
+    return json.dumps(
+        {
+            "format": 1,
+            "study": str(study.folder),
+            "problem": study.problem.label,
+            "source": study.source.value,
+            "counts": {status.value: count for status, count in outcome.counts.items()},
+            "trials_done": outcome.trials_done,
+            "trials_total": outcome.trials_total,
+            "sampler": outcome.sampler,
+            "elapsed_s": outcome.elapsed_s,
+            "interrupted": outcome.interrupted,
+            "stats_s": dict(outcome.evaluator_stats),
+            "winner": None if winner is None else winner_json(winner),
+        },
+        indent=2,
+    )
