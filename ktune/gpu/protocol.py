@@ -41,6 +41,28 @@ class Timings:
     bound_us: float | None = None
 
 
+@dataclass(frozen=True)
+class Entrant:
+    """One that runs in a race: a variant with its cubin, or a peer of the family by name. `name` is unique in it."""
+
+    name: str
+    variant: Variant | None = None
+    cubin: str | None = None
+    peer: str | None = None
+
+
+@dataclass(frozen=True)
+class RaceResult:
+    """How an entrant did. A wrong one is timed all the same and says WRONG; one that failed has no times."""
+
+    name: str
+    status: Status
+    detail: str = ""
+    accuracy: Accuracy | None = None
+    cold: Timing | None = None
+    hot: Timing | None = None
+
+
 class LaunchFault(Exception):
     """The driver refused to load or launch a variant; the process is still sound."""
 
@@ -72,6 +94,16 @@ class Backend(Protocol):
 
     def recheck(self) -> Verdict:
         """The output that the timed launches left behind, canaries and inputs."""
+        ...
+
+    def race(
+        self, problem: Problem, entrants: Sequence[Entrant], seed: int, step: Callable[[str, str], None]
+    ) -> list[RaceResult]:
+        """Verify each entrant, then time all of them in turn, in a new random order each round, on the same buffers.
+
+        Rounds go on until each median is precise or the time is up. `step(name of step, name of entrant)` is called
+        before each part, so that a crash can be blamed. One result per entrant, in the order given.
+        """
         ...
 
     def unload(self) -> None: ...

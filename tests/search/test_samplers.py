@@ -150,6 +150,21 @@ def test_the_estimator_keeps_away_from_a_region_that_does_not_work(bowl: Space) 
     assert sum(point.integer("c") < 4 for point in late) < len(late) / 4
 
 
+@pytest.mark.parametrize("wrong", [range(4), range(4, 8)], ids=["low", "high"])
+def test_among_failures_the_estimator_prefers_those_nearer_to_working(bowl: Space, wrong: range) -> None:
+    """Nothing works: half of the space is slightly wrong, the other half does not build."""
+    sampler = make_sampler("tpe", bowl, trials=80, seed=1)
+    asked = []
+    for trial in range(80):
+        point = sampler.ask()
+        assert point is not None
+        asked.append(point)
+        status = Status.WRONG if point.integer("c") in wrong else Status.BUILD_FAILED
+        sampler.tell(replace(answer(point, trial, 50.0), status=status))
+    late = asked[30:]
+    assert sum(point.integer("c") in wrong for point in late) > len(late) * 3 / 4
+
+
 @pytest.mark.parametrize("bound_us", [None, math.nan, math.inf])
 def test_a_culled_variant_without_a_usable_bound_is_told_as_a_failure(bound_us: float | None) -> None:
     space = toy_space()

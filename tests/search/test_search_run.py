@@ -377,6 +377,21 @@ def test_two_searches_of_one_study_share_its_trials(tmp_path: Path) -> None:
     assert outcome.trials_done == 30
 
 
+def test_what_another_process_found_last_takes_part_in_the_final(tmp_path: Path) -> None:
+    space = toy_space()
+    fast = space.points[-1]
+
+    def change(request: Request, m: Measurement) -> Measurement:
+        if request.trial == 9 and request.effort is Effort.SEARCH:
+            with open_toy(tmp_path) as other:
+                other.record(measure(fast, 50, cold=timing(5.0)))
+        return replace(m, cold=timing(5.0)) if request.variant.configuration == fast else m
+
+    outcome = search_toy(tmp_path, 10, ScriptedEvaluator(change, lookahead=1), space, sampler="random")
+    assert outcome.winner is not None and outcome.winner.variant.configuration == fast
+    assert outcome.final
+
+
 def test_what_was_measured_before_is_not_asked_again_and_counts_only_if_this_study_did_it(tmp_path: Path) -> None:
     narrow = toy_space(block_size=(64, 128))
     search_toy(tmp_path, 10, space=narrow)
