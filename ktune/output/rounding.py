@@ -36,3 +36,10 @@ def half_width_us(timing: Timing) -> float:
 def ratio(value: float) -> str:
     """`2.91x`, `14.2x`, `103x`."""
     return f"{value:.3g}x" if value < 100 else f"{value:,.0f}x"
+
+
+def ratio_interval(value: float, low: float, high: float) -> str:
+    """`2.91x [2.88, 2.94]`: a ratio and its interval, rounded to the interval."""
+    noise = (high - low) / 2
+    shown, least, most = (microseconds(figure, noise) for figure in (value, low, high))
+    return f"{shown}x [{least}, {most}]"

@@ -109,6 +109,11 @@ def source_note(measurements: Iterable[Measurement]) -> str:
     return "; ".join(notes) if notes else "no figures"
 
 
+def note_of_source(source: Source) -> str:
+    """Where figures of one source come from."""
+    return _SOURCE_NOTES[source]
+
+
 def comparison(family: Family, winner: Measurement, measurements: Sequence[Measurement]) -> str | None:
     """`2.91x faster than the default`; None where the default has no time of its own."""
     default = default_measurement(family, measurements)

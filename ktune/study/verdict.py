@@ -1,0 +1,102 @@
+"""Faster, slower or tied: what two timings and the noise allow to say, and no more."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from ktune.core.model import Timing
+from ktune.gpu.timing import Reading, median_interval, summarise
+
+
+class Speed(StrEnum):
+    """How one is against another."""
+
+    FASTER = "faster"
+    SLOWER = "slower"
+    TIED = "tied"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """One time over another: `low` and `high` hold it wherever in their intervals the two medians are."""
+
+    value: float
+    low: float
+    high: float
+
+
+def verdict(first: Timing, second: Timing, noise_percent: float | None = None) -> Speed:
+    """How `first` is against `second`.
+
+    Tied where the two intervals overlap or the medians differ by no more than the noise floor, and where a time is
+    no number: nothing is claimed that the samples don't show.
+    """
+    difference = 100 * abs(first.median_us - second.median_us) / min(first.median_us, second.median_us)
+    told_apart = difference > (noise_percent or 0.0) and not overlap(first, second)
+    if not told_apart:
+        return Speed.TIED
+    return Speed.FASTER if first.median_us < second.median_us else Speed.SLOWER
+
+
+def overlap(a: Timing, b: Timing) -> bool:
+    """Whether the 95 % intervals of the two medians have a point in common."""
+    return a.ci_low_us <= b.ci_high_us and b.ci_low_us <= a.ci_high_us
+
+
+def time_ratio(over: Timing, under: Timing) -> Ratio:
+    """`over`'s median time divided by `under`'s: how many times as fast `under` is."""
+    return Ratio(
+        over.median_us / under.median_us,
+        over.ci_low_us / under.ci_high_us,
+        over.ci_high_us / under.ci_low_us,
+    )
+
+
+def usable(timing: Timing | None) -> bool:
+    """Whether this is a time at all: median and interval positive and finite."""
+    if timing is None:
+        return False
+    return all(math.isfinite(t) and t > 0 for t in (timing.median_us, timing.ci_low_us, timing.ci_high_us))
+
+
+def join_processes(timings: Sequence[Timing]) -> Timing:
+    """One timing of the same thing measured in several processes; at least one.
+
+    Its median is the median of the processes' medians, so that none counts for more because it took more samples.
+    Its interval holds both the interval of all samples together and that of the processes' medians, and so the
+    difference between processes, which samples of one process can't show.
+    """
+    first = timings[0]
+    if len(timings) == 1:
+        return first
+    clocks = [t.sm_clock_mhz for t in timings if t.sm_clock_mhz is not None]
+    reading = Reading(
+        tuple(sample for t in timings for sample in t.samples_us),
+        min(clocks, default=None),
+        tuple(sorted({reason for t in timings for reason in t.throttle})),
+    )
+    pooled = summarise(first.regime, " and ".join(_distinct(t.method for t in timings)), reading)
+    medians = sorted(t.median_us for t in timings)
+    low, high = median_interval(medians)
+    return replace(
+        pooled,
+        median_us=statistics.median(medians),
+        ci_low_us=min(low, pooled.ci_low_us),
+        ci_high_us=max(high, pooled.ci_high_us),
+    )
+
+
+def spread_percent(timings: Sequence[Timing]) -> float | None:
+    """The largest difference between processes' medians of the same thing, in per cent; None for a single process."""
+    if len(timings) < 2:
+        return None
+    medians = [t.median_us for t in timings]
+    return 100 * (max(medians) - min(medians)) / min(medians)
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
