@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fake_gpu import ENVIRONMENT, fake_time_us, fake_timing
+from fake_gpu import ENVIRONMENT, fake_peer_time_us, fake_time_us, fake_timing
 
 from ktune.core.errors import EnvironmentFault
-from ktune.core.model import Accuracy, Environment, Problem, Status
-from ktune.gpu.protocol import Job, LaunchFault, StickyFault, Timings, Verdict
+from ktune.core.model import Accuracy, Effort, Environment, Problem, Status
+from ktune.gpu.protocol import Entrant, Job, LaunchFault, RaceResult, StickyFault, Timings, Verdict
+from ktune.gpu.race import run_race
+from ktune.gpu.timing import Reading
 
 CULL_FACTOR = 1.4
 RIGHT = Accuracy(1e-7, 1e-7, 1.0, 1e-8, 0.1, 0.0)
@@ -97,6 +100,21 @@ class FakeBackend:
             return Verdict(Status.WRONG, "y[1000] was overwritten", RIGHT)
         return Verdict(Status.OK, "", RIGHT)
 
+    def race(
+        self, problem: Problem, entrants: Sequence[Entrant], seed: int, step: Callable[[str, str], None]
+    ) -> list[RaceResult]:
+        assert problem in self.prepared, "a race came before its problem"
+        runners, results = [], {}
+        for entrant in entrants:
+            step("load", entrant.name)
+            if entrant.peer == "missing":
+                fault = "not installed: pip install missing"
+                results[entrant.name] = RaceResult(entrant.name, Status.LAUNCH_FAILED, fault)
+            else:
+                runners.append(FakeRunner(self, problem, entrant))
+        results |= {r.name: r for r in run_race(runners, FakeRaceTimer(), 0.0, seed, step)}
+        return [results[entrant.name] for entrant in entrants]
+
     def unload(self) -> None:
         if self.behaviour == "spoils_unload":
             raise StickyFault("CUDA_ERROR_ILLEGAL_ADDRESS")
@@ -123,6 +141,64 @@ class FakeBackend:
                 raise RuntimeError("planted: out of memory")
             case "hangs":
                 spin()
+
+
+class FakeRunner:
+    """An entrant that behaves as its configuration says, or as the peer's name does: "aborts", "hangs", "wrong"."""
+
+    def __init__(self, backend: FakeBackend, problem: Problem, entrant: Entrant) -> None:
+        self.name, self.compiles = entrant.name, entrant.variant is None
+        self.backend, self.peer = backend, entrant.peer
+        self.job = None
+        if entrant.variant is not None:
+            self.job = Job(0, entrant.variant, problem, entrant.cubin, Effort.FULL)
+
+    def warm_up(self) -> None:
+        if self.peer == "aborts":
+            os.abort()
+
+    def verify(self) -> Verdict:
+        if self.job is None:
+            return Verdict(Status.WRONG, "planted", BAD) if self.peer == "wrong" else Verdict(Status.OK, "", RIGHT)
+        self.backend.load(self.job)
+        return self.backend.verify()
+
+    def poison(self) -> None:
+        pass
+
+    def run(self) -> None:
+        pass
+
+    def recheck(self) -> Verdict:
+        if self.job is None:
+            return Verdict(Status.OK)
+        self.backend.job = self.job
+        return self.backend.recheck()
+
+    def time_us(self) -> float:
+        if self.job is None:
+            if self.peer == "hangs":
+                spin()
+            return fake_peer_time_us(str(self.peer))
+        self.backend.job = self.job
+        timings = self.backend.time()
+        return timings.cold.median_us if timings.cold else 0.0
+
+
+class FakeRaceTimer:
+    """Reads the same time at each sample of an entrant."""
+
+    def bind(self, run: Callable[[], None], pace: object) -> None:
+        self.time_us = run.__self__.time_us()  # type: ignore[attr-defined]
+
+    def cold(self, samples: int) -> Reading:
+        return Reading((self.time_us,) * samples, 1980)
+
+    def hot(self, samples: int, launches: int) -> Reading:
+        return Reading((0.9 * self.time_us,) * samples, 1980)
+
+    def method(self, regime: str, launches: int) -> str:
+        return f"fake {regime}"
 
 
 def spin() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
 from ktune.core.model import (
@@ -11,11 +11,14 @@ from ktune.core.model import (
     BuildFacts,
     Environment,
     Measurement,
+    Problem,
     Request,
     Source,
     Status,
     Timing,
+    Variant,
 )
+from ktune.gpu.protocol import Entrant, RaceResult
 
 ENVIRONMENT = Environment(
     gpu_name="Fake H200",
@@ -60,16 +63,38 @@ def fake_timing(median: float, regime: str = "cold") -> Timing:
     )
 
 
+def fraction(*parts: object) -> float:
+    """A number in [0, 1) that only its parts decide."""
+    return int(hashlib.sha256(repr(parts).encode()).hexdigest()[:8], 16) / 2**32
+
+
+def fake_peer_time_us(name: str) -> float:
+    """Between 1.5 and 4.5 times 100 us, by the peer's name."""
+    return 100.0 * (1.5 + 3.0 * fraction(name))
+
+
 class FakeEvaluator:
-    """Answers `evaluate` in the order asked. `status_of` plants failures; `lookahead` requests are pulled first."""
+    """Answers `evaluate` in the order asked. `status_of` plants failures; `lookahead` requests are pulled first.
+
+    Races have a noise of 0.05 % that depends on the seed, on the process and on the entrant's name.
+    peer_status_of: plants failures of peers; LAUNCH_FAILED is one that is not installed.
+    """
 
     source = Source.FAKE
     environment = ENVIRONMENT
 
-    def __init__(self, status_of: Callable[[Request], Status] = lambda request: Status.OK, lookahead: int = 4) -> None:
+    def __init__(
+        self,
+        status_of: Callable[[Request], Status] = lambda request: Status.OK,
+        lookahead: int = 4,
+        peer_status_of: Callable[[str], Status] = lambda name: Status.OK,
+    ) -> None:
         self.status_of = status_of
+        self.peer_status_of = peer_status_of
         self.lookahead = lookahead
         self.evaluated: list[Request] = []
+        self.races: list[tuple[Problem, tuple[Entrant, ...]]] = []
+        self.processes = 1
         self.closed = False
 
     def evaluate(self, requests: Iterable[Request]) -> Iterator[Measurement]:
@@ -107,6 +132,32 @@ class FakeEvaluator:
             finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
             seconds={"build": 0.1, "verify": 0.01, "time": 0.01},
         )
+
+    def race(
+        self, problem: Problem, entrants: Sequence[Entrant], *, seed: int = 0, fresh: bool = False
+    ) -> list[RaceResult]:
+        self.processes += fresh
+        self.races.append((problem, tuple(entrants)))
+        return [self.raced(problem, entrant, seed) for entrant in entrants]
+
+    def raced(self, problem: Problem, entrant: Entrant, seed: int) -> RaceResult:
+        if entrant.variant is None:
+            status, median = self.peer_status_of(entrant.peer or ""), fake_peer_time_us(entrant.peer or "")
+            missing = f"not installed: pip install {entrant.peer}"
+        else:
+            request = Request(0, entrant.variant, problem)
+            status, median, missing = self.status_of(request), fake_time_us(request), "planted: launch_failed"
+        if status not in (Status.OK, Status.WRONG, Status.UNSTABLE):
+            return RaceResult(entrant.name, status, missing if status is Status.LAUNCH_FAILED else f"planted: {status}")
+        median *= 1.0 + 0.001 * (fraction(seed, self.processes, entrant.name) - 0.5)
+        right = status is not Status.WRONG
+        accuracy = Accuracy(1e-6, 1e-6, 2.0, 1e-7, 0.02 if right else 40.0, 0.0 if right else 0.5)
+        detail = "" if status is Status.OK else f"planted: {status}"
+        return RaceResult(entrant.name, status, detail, accuracy, fake_timing(median), fake_timing(0.9 * median, "hot"))
+
+    def cubin_of(self, variant: Variant) -> str | None:
+        built = self.status_of(Request(0, variant, Problem(variant.family, ()))) is not Status.BUILD_FAILED
+        return f"{hashlib.sha256(repr(variant).encode()).hexdigest()}.cubin" if built else None
 
     def close(self) -> None:
         self.closed = True

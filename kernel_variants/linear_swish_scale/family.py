@@ -20,6 +20,11 @@ SMEM_PER_BLOCK = 227 * 1024
 SIMT_PAD = 4
 SIMT_LANES = (4, 8)
 COMBINE_THREADS = 256
+WGMMA_BATCH = 128
+WGMMA_DEPTH = 32
+WGMMA_ROW_BYTES = 128
+WGMMA_ALIGNMENT = 1024
+SPLIT_X_THREADS = 256
 FRAGMENT_REGISTERS = 160
 SMALL_BATCH_REGISTERS = 160
 
@@ -43,7 +48,7 @@ def simt_registers(bm: int, bn: int, bk: int, tm: int, tn: int) -> int:
 
 
 def plan(configuration: Configuration, problem: Problem) -> Plan:
-    return {"cublas_epilogue": plan_cublas, "simt": plan_simt, "small_batch": plan_small_batch}[
+    return {"cublas_epilogue": plan_cublas, "simt": plan_simt, "small_batch": plan_small_batch, "wgmma": plan_wgmma}[
         str(configuration["algorithm"])
     ](configuration, problem)
 
@@ -80,8 +85,15 @@ def plan_simt(configuration: Configuration, problem: Problem) -> Plan:
         ("x", "weight", "bias", out, *sizes, Scalar(SCALE, "float32")),
         simt_bytes(bm, bn, bk, stages),
     )
+    return with_combine((main,), (), split, problem)
+
+
+def with_combine(
+    launches: tuple[KernelLaunch, ...], workspace: tuple[Tensor, ...], split: int, problem: Problem
+) -> Plan:
+    """The launches and, where K is split, the sum of the parts after them."""
     if split == 1:
-        return Plan((main,))
+        return Plan(launches, workspace)
     elements = problem["M"] * problem["N"]
     combine = KernelLaunch(
         "combine",
@@ -89,7 +101,36 @@ def plan_simt(configuration: Configuration, problem: Problem) -> Plan:
         (COMBINE_THREADS, 1, 1),
         ("parts", "bias", "y", Scalar(elements, "int64"), Scalar(problem["N"]), Scalar(SCALE, "float32")),
     )
-    return Plan((main, combine), (Tensor("parts", (split, problem["M"], problem["N"])),))
+    return Plan((*launches, combine), (*workspace, Tensor("parts", (split, problem["M"], problem["N"]))))
+
+
+def wgmma_bytes(warpgroups: int, ring: int) -> int:
+    """Dynamic shared memory of wgmma.cu: aligned stages of x and w, and two barriers for each."""
+    return WGMMA_ALIGNMENT + ring * ((WGMMA_BATCH + 64 * warpgroups) * WGMMA_ROW_BYTES + 16)
+
+
+def plan_wgmma(configuration: Configuration, problem: Problem) -> Plan:
+    groups, ring, split = (configuration.integer(name) for name in ("warpgroups", "ring", "split_k"))
+    tiles_m = ceil_div(problem["M"], WGMMA_BATCH)
+    slices = ceil_div(problem["K"], WGMMA_DEPTH)
+    rows = tiles_m * WGMMA_BATCH
+    split_x = KernelLaunch(
+        "split_x",
+        (ceil_div(rows * slices * 4, SPLIT_X_THREADS), 1, 1),
+        (SPLIT_X_THREADS, 1, 1),
+        ("x", "x_tiles", Scalar(problem["M"]), Scalar(problem["K"])),
+    )
+    out = "parts" if split > 1 else "y"
+    sizes = tuple(Scalar(problem[s]) for s in "MNK")
+    main = KernelLaunch(
+        "wgmma",
+        (tiles_m * ceil_div(problem["N"], 64 * groups) * split, 1, 1),
+        (128 * (groups + 1), 1, 1),
+        ("x_tiles", "weight", "bias", out, *sizes, Scalar(SCALE, "float32")),
+        wgmma_bytes(groups, ring),
+    )
+    x_tiles = Tensor("x_tiles", (rows * slices * WGMMA_ROW_BYTES // 4,), "int32")
+    return with_combine((split_x, main), (x_tiles,), split, problem)
 
 
 def plan_small_batch(configuration: Configuration, problem: Problem) -> Plan:
@@ -110,7 +151,7 @@ def plan_small_batch(configuration: Configuration, problem: Problem) -> Plan:
 
 def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
     """A tiny product, and one that no tile divides; K and N stay multiples of the vector width."""
-    width = configuration.integer("vector_width")
+    width = int(configuration.get("vector_width", 4))
     return (
         family.problem(M=1, N=4 * width, K=width),
         family.problem(M=19, N=36 + width, K=260 + width),
@@ -134,6 +175,7 @@ FAST = {True: ("--use_fast_math",)}
 SIMT = {"algorithm": ("simt",)}
 SMALL = {"algorithm": ("small_batch",)}
 CUBLAS = {"algorithm": ("cublas_epilogue",)}
+WGMMA = {"algorithm": ("wgmma",)}
 
 family = Family(
     name="linear_swish_scale",
@@ -153,9 +195,10 @@ family = Family(
     parameters=(
         Parameter(
             "algorithm",
-            ("cublas_epilogue", "simt", "small_batch"),
+            ("cublas_epilogue", "simt", "small_batch", "wgmma"),
             "cublas_epilogue",
-            "cuBLAS and one kernel after it; a fused GEMM in CUDA cores; a fused kernel bound by reading the weight",
+            "cuBLAS and one kernel after it; a fused GEMM in CUDA cores; a fused kernel bound by reading the weight; "
+            "a fused GEMM on Hopper's tensor cores, operands split into two bf16 numbers",
         ),
         Parameter("scheme", ("fp32", "tf32"), "fp32", "precision of the cuBLAS product", when=CUBLAS),
         Parameter("bm", (32, 64, 128), 128, "rows of the batch in a block's tile", when=SIMT),
@@ -164,7 +207,26 @@ family = Family(
         Parameter("tm", (4, 8, 16), 8, "rows of the batch in a thread's tile", when=SIMT),
         Parameter("tn", (4, 8, 16), 8, "output features in a thread's tile", when=SIMT),
         Parameter("stages", (1, 2), 2, "slices in shared memory", when=SIMT),
-        Parameter("split_k", (1, 2, 4, 8), 1, "blocks that share K for one tile", when=SIMT, label="split"),
+        Parameter(
+            "split_k",
+            (1, 2, 4, 8),
+            1,
+            "blocks that share K for one tile",
+            when={"algorithm": ("simt", "wgmma")},
+            label="split",
+        ),
+        Parameter(
+            "warpgroups", (1, 2), 2, "warpgroups that multiply, 64 rows of the weight each", when=WGMMA, label="wg"
+        ),
+        Parameter("ring", (3, 4, 5, 6, 7, 8), 6, "slices of 32 columns in shared memory", when=WGMMA),
+        Parameter(
+            "promote_k",
+            (256, 512, 1024, 2048, 4096, 32768),
+            1024,
+            "columns after which tensor-core sums move to fp32",
+            when=WGMMA,
+            label="promote",
+        ),
         Parameter(
             "batch_tile", (1, 2, 4, 8, 16), 1, "rows of the batch that a warp multiplies", when=SMALL, label="batch"
         ),
@@ -186,7 +248,14 @@ family = Family(
             "steps of the inner loop in one body",
             when={"algorithm": ("simt", "small_batch")},
         ),
-        Parameter("vector_width", (1, 2, 4), 1, "floats per access", label="vec"),
+        Parameter(
+            "vector_width",
+            (1, 2, 4),
+            1,
+            "floats per access",
+            when={"algorithm": ("cublas_epilogue", "simt", "small_batch")},
+            label="vec",
+        ),
         Parameter("fast_math", (False, True), False, "--use_fast_math", flags=FAST, label="fast"),
     ),
     rules=(
@@ -223,11 +292,19 @@ family = Family(
             "the weight is read at most 4 times: M is at most 4 batch tiles",
             lambda batch_tile, M: 4 * batch_tile >= M,
         ),
+        Rule("wgmma reads 16 bytes of the weight at once: 4 divides K", lambda ring, K: K % 4 == 0),
+        Rule(
+            f"the ring fits in {SMEM_PER_BLOCK} bytes of shared memory",
+            lambda warpgroups, ring: wgmma_bytes(warpgroups, ring) <= SMEM_PER_BLOCK,
+        ),
         Rule("unroll divides bk", lambda unroll, bk: bk % unroll == 0),
     ),
-    source=lambda configuration: {"cublas_epilogue": "epilogue.cu", "simt": "simt.cu", "small_batch": "small_batch.cu"}[
-        str(configuration["algorithm"])
-    ],
+    source=lambda configuration: {
+        "cublas_epilogue": "epilogue.cu",
+        "simt": "simt.cu",
+        "small_batch": "small_batch.cu",
+        "wgmma": "wgmma.cu",
+    }[str(configuration["algorithm"])],
     inputs=lambda problem: (
         Tensor("x", (problem["M"], problem["K"])),
         Tensor("weight", (problem["N"], problem["K"])),

@@ -57,11 +57,13 @@ def triton_kernel() -> Any:
 
     tiles = [
         triton.Config({"BLOCK_N": n, "BLOCK_K": k}, num_warps=warps, num_stages=stages)
-        for n in (64, 128, 256)
-        for k in (32, 64)
-        for warps in (4, 8)
-        for stages in (3, 4)
-        if n * k <= 8192
+        for n, k, warps, stages in (
+            (128, 32, 8, 3),
+            (128, 32, 4, 4),
+            (128, 64, 8, 3),
+            (64, 64, 4, 3),
+            (64, 32, 4, 4),
+        )
     ]
 
     @triton.autotune(configs=tiles, key=["M", "N", "K", "BF16"])

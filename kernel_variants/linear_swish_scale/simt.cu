@@ -4,6 +4,7 @@
 // through registers into shared memory, transposed to [k, row], `stages` slices deep: the next slice is loaded
 // while this one is multiplied. With split_k > 1 the blocks of one tile share K and leave partial sums, which
 // `combine` adds in a fixed order before the epilogue.
+#include "combine.cuh"
 #include "swish.cuh"
 
 namespace linear {
@@ -180,16 +181,4 @@ simt(const float* __restrict__ x, const float* __restrict__ w, const float* __re
       }
     }
   }
-}
-
-// y = scale * swish(sum of parts + bias); parts [split_k, M, N], added in order.
-extern "C" __global__ void __launch_bounds__(256)
-combine(const float* __restrict__ parts, const float* __restrict__ bias, float* __restrict__ y, long long elements,
-        int n_size, float scale) {
-  const long long i = static_cast<long long>(blockIdx.x) * 256 + threadIdx.x;
-  if (i >= elements) return;
-  float z = bias[i % n_size];
-#pragma unroll
-  for (int part = 0; part < config::kSplitK; ++part) z += parts[part * elements + i];
-  y[i] = linear::swish_scaled(z, scale);
 }

@@ -3,8 +3,11 @@
 
 namespace linear {
 
-// z / (1 + exp(-z)) stays finite where sigmoid(z) underflows: exp(-z) = inf gives -0.
-__device__ __forceinline__ float swish_scaled(float z, float scale) { return scale * (z / (1.0f + expf(-z))); }
+// z / (1 + exp(-z)) stays finite where sigmoid(z) underflows: a huge exp(-z) gives 0. The approximate division errs by
+// 2 units in the last place and needs no call, which matters where a thread ends with 64 of them.
+__device__ __forceinline__ float swish_scaled(float z, float scale) {
+  return scale * __fdividef(z, 1.0f + expf(-z));
+}
 
 // kCount floats as one access; `at` is aligned to 4 * kCount bytes.
 template <int kCount>

@@ -138,7 +138,8 @@ __device__ __forceinline__ void run_tile(const float* stage, float* y, long long
 // Columns of B and C between N and its padding are never copied: zero, once, in every stage.
 __device__ __forceinline__ void clear_padding(float* stages) {
   if constexpr (kPaddedN > kN) {
-    constexpr int kPad = kPaddedN - kN;
+    // At least 1, so that the branch which is not taken has no division by zero either.
+    constexpr int kPad = kPaddedN > kN ? kPaddedN - kN : 1;
     for (int i = static_cast<int>(threadIdx.x); i < kStages * 2 * kTileL * kPad; i += kBlockSize) {
       const int row = i / kPad % (2 * kTileL);
       const int stage = i / (kPad * 2 * kTileL);

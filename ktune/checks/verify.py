@@ -13,10 +13,28 @@ from ktune.core.model import Accuracy, Status
 from ktune.gpu.protocol import Verdict
 
 
-class Subject(Protocol):
-    """A variant's plan bound to the buffers of one problem and seed."""
+class Computed(Protocol):
+    """Outputs of one problem and seed, beside what they should be."""
 
     label: str
+
+    def outputs(self) -> Mapping[str, torch.Tensor]: ...
+
+    def damage(self) -> str:
+        """What was changed that may not be (canaries, inputs, memory of others), put right again; empty if nothing."""
+        ...
+
+    def reference(self) -> Mapping[str, torch.Tensor]:
+        """float64; trustworthy after `damage`."""
+        ...
+
+    def bound(self) -> Mapping[str, torch.Tensor]:
+        """The family's componentwise bound, float64, as trustworthy; empty where it states none."""
+        ...
+
+
+class Subject(Computed, Protocol):
+    """A variant's plan bound to the buffers of one problem and seed."""
 
     def poison(self) -> None:
         """Fill outputs and workspace with NaN."""
@@ -26,22 +44,12 @@ class Subject(Protocol):
         """Execute the plan once; need not wait for it."""
         ...
 
-    def outputs(self) -> Mapping[str, torch.Tensor]: ...
-
     def keep(self) -> None:
         """Copy the outputs aside."""
         ...
 
     def kept(self) -> Mapping[str, torch.Tensor]:
         """What the last `keep` copied."""
-        ...
-
-    def damage(self) -> str:
-        """What was changed that may not be (canaries, inputs, memory of others), put right again; empty if nothing."""
-        ...
-
-    def reference(self) -> Mapping[str, torch.Tensor]:
-        """float64; trustworthy after `damage`."""
         ...
 
 
@@ -54,7 +62,7 @@ def verify(subjects: Iterable[Subject], tolerance: Tolerance) -> Verdict:
         if verdict.accuracy is not None:
             accuracies.append(verdict.accuracy)
         if verdict.status is Status.WRONG:
-            return Verdict(Status.WRONG, verdict.detail, worst(accuracies, tolerance))
+            return Verdict(Status.WRONG, verdict.detail, worst(accuracies, tolerance), verdict.damaged)
         unstable = unstable or verdict.detail
     return Verdict(Status.UNSTABLE if unstable else Status.OK, unstable, worst(accuracies, tolerance))
 
@@ -67,20 +75,31 @@ def verify_one(subject: Subject, tolerance: Tolerance) -> Verdict:
         subject.keep()
         damage = _run_poisoned(subject)
     if damage:
-        return Verdict(Status.WRONG, _at(subject, damage), _accuracy(subject.outputs(), subject, tolerance))
+        return _damaged(subject, damage, tolerance)
     return _judge_pair(subject, _accuracy(subject.kept(), subject, tolerance), tolerance, "two runs")
+
+
+def judge(subject: Computed, tolerance: Tolerance, damage: str) -> Verdict:
+    """The outputs as they are now. `damage`: what `subject.damage` has just told, which makes them wrong."""
+    if damage:
+        return _damaged(subject, damage, tolerance)
+    accuracy = _accuracy(subject.outputs(), subject, tolerance)
+    reason = explain(accuracy, tolerance)
+    return Verdict(Status.WRONG if reason else Status.OK, reason, accuracy)
 
 
 def recheck(subject: Subject, tolerance: Tolerance) -> Verdict:
     """The outputs that are in the buffers now, against the reference and against the run kept aside."""
     damage = subject.damage()
     if damage:
-        return Verdict(
-            Status.WRONG, _at(subject, f"{damage}, while timed"), _accuracy(subject.outputs(), subject, tolerance)
-        )
+        return _damaged(subject, f"{damage}, while timed", tolerance)
     return _judge_pair(
         subject, _accuracy(subject.kept(), subject, tolerance), tolerance, "the timed and the verified run"
     )
+
+
+def _damaged(subject: Computed, damage: str, tolerance: Tolerance) -> Verdict:
+    return Verdict(Status.WRONG, _at(subject, damage), _accuracy(subject.outputs(), subject, tolerance), damaged=True)
 
 
 def _run_poisoned(subject: Subject) -> str:
@@ -103,10 +122,10 @@ def _judge_pair(subject: Subject, first: Accuracy, tolerance: Tolerance, runs: s
     return Verdict(Status.UNSTABLE, _at(subject, f"{runs} differ in {differs}, both within tolerance"), both)
 
 
-def _accuracy(outputs: Mapping[str, torch.Tensor], subject: Subject, tolerance: Tolerance) -> Accuracy:
-    reference = subject.reference()
+def _accuracy(outputs: Mapping[str, torch.Tensor], subject: Computed, tolerance: Tolerance) -> Accuracy:
+    reference, bound = subject.reference(), subject.bound()
     found = [
-        compare(tensor, reference[name], tolerance, output=name, check=subject.label)
+        compare(tensor, reference[name], tolerance, bound=bound.get(name), output=name, check=subject.label)
         for name, tensor in outputs.items()
     ]
     accuracy = worst(found, tolerance)
@@ -119,5 +138,5 @@ def _first_difference(subject: Subject) -> str:
     return next((name for name, tensor in subject.outputs().items() if not bool(same_bits(tensor, kept[name]))), "")
 
 
-def _at(subject: Subject, sentence: str) -> str:
+def _at(subject: Computed, sentence: str) -> str:
     return f"{sentence} in check {subject.label}" if subject.label else sentence

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -30,19 +26,9 @@ from ktune.core.errors import NothingPassed, UsageError
 if TYPE_CHECKING:
     from ktune.cli.lineup import Lineup
     from ktune.core.loading import LoadedFamily
-    from ktune.gpu.protocol import RaceResult
-    from ktune.output.bench import Bench, Contender
     from ktune.search.evaluator import Evaluator
 
 PROCESSES = 2
-
-
-@dataclass(frozen=True)
-class _Race:
-    """How often, and with what inputs and order."""
-
-    processes: int
-    seed: int
 
 
 def bench(
@@ -63,7 +49,7 @@ def bench(
     repeat: Annotated[
         int, typer.Option(min=1, metavar="N", help="Fresh processes. How far they differ is the noise floor.")
     ] = PROCESSES,
-    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the inputs and of the order.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the order in which they take turns.")] = 0,
     study: StudyOption = "",
     results: ResultsOption = RESULTS,
     output: Annotated[
@@ -86,6 +72,7 @@ def bench(
     with faults(debug):
         from ktune.cli.evaluators import EvaluatorOptions, make_evaluator
         from ktune.cli.lineup import find_lineup, find_peers
+        from ktune.cli.racing import run_bench
         from ktune.core.loading import load_family
         from ktune.output.bench_files import check_bench_files, json_text, write_bench
         from ktune.output.bench_table import bench_lines
@@ -94,8 +81,8 @@ def bench(
             raise UsageError("--peer names a rival and --no-peers wants none; leave one of them out")
         loaded = load_family(family)
         lineup = find_lineup(loaded, configuration or (), problem, study, results)
-        # The name of the study is for its folder: a study found by its name need not be called so on this GPU.
-        options = EvaluatorOptions(lineup.problem, results, study, gpu, jobs, nvcc, _say)
+        place = str(lineup.study.folder.resolve()) if lineup.study else study
+        options = EvaluatorOptions(lineup.problem, results, place, gpu, jobs, nvcc, _say)
         evaluator = make_evaluator(loaded, options)
         try:
             folder = output or _folder(loaded, lineup, evaluator, results, study)
@@ -105,7 +92,7 @@ def bench(
             peers = [] if no_peers else find_peers(loaded, peer or (), names)
             if not peers and not no_peers:
                 _say(f"{loaded.name} has no peers.py: configurations are compared with one another only")
-            found = run_bench(loaded, lineup, peers, evaluator, _Race(repeat, seed))
+            found = run_bench(loaded, lineup, peers, evaluator, repeat, seed)
         finally:
             evaluator.close()
         paths = write_bench(found, folder, force=force)
@@ -119,34 +106,18 @@ def bench(
             )
 
 
-def run_bench(
-    loaded: LoadedFamily, lineup: Lineup, peers: Sequence[Contender], evaluator: Evaluator, race: _Race
-) -> Bench:
-    """Race everyone who is here in `race.processes` fresh processes, each with another seed."""
-    from datetime import UTC, datetime
+def _folder(loaded: LoadedFamily, lineup: Lineup, evaluator: Evaluator, results: Path, study: str) -> Path:
+    """The study's folder, or that of this problem on this GPU if the study was made on another model."""
+    from ktune.cli.evaluators import gpu_name_of
+    from ktune.study.naming import study_folder
 
-    from ktune.output.bench import Bench, Outcome
-
-    contenders = [*lineup.contenders, *peers]
-    found: dict[str, list[RaceResult]] = {contender.name: [] for contender in contenders}
-    entrants, unbuilt = enter(loaded, lineup, peers, evaluator)
-    for process in range(race.processes):
-        _say(f"process {process + 1} of {race.processes}: {len(entrants)} in the race")
-        results = evaluator.race(lineup.problem, entrants, seed=race.seed + process, fresh=True)
-        for result in [*unbuilt, *results]:
-            found[result.name].append(result)
-    return Bench(
-        loaded,
-        lineup.problem,
-        [Outcome(contender, tuple(found[contender.name])) for contender in contenders],
-        evaluator.source,
-        evaluator.environment,
-        race.processes,
-        race.seed,
-        datetime.now(UTC).isoformat(timespec="seconds"),
-        lineup.study.name if lineup.study else "",
-        shlex.join(["ktune", *sys.argv[1:]]),
-    )
+    here = gpu_name_of(evaluator)
+    if lineup.study is None:
+        return study_folder(results, loaded.name, lineup.problem, here, study or None)
+    if lineup.study.gpu_name == here:
+        return lineup.study.folder
+    _say(f"study {lineup.study.name} was made on {lineup.study.gpu_name}; all times below are from {here}")
+    return study_folder(results, loaded.name, lineup.problem, here)
 
 
 def _say(sentence: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -31,12 +32,28 @@ class Estimate:
     basis: str
 
 
-def dry_run_text(task: Task, jobs: int | None, as_json: bool) -> str:
-    """The valid points, what would be measured of them, and the estimated time."""
+def dry_run_text(tasks: Sequence[Task], jobs: int | None, as_json: bool) -> str:
+    """The valid points of each problem, what would be measured of them, and the estimated time."""
+    described = [_facts(task, jobs) for task in tasks]
+    if as_json and len(tasks) == 1:
+        return json.dumps(described[0], indent=2)
+    seconds = sum(facts["estimated_s"] for facts in described)
+    if as_json:
+        family = tasks[0].loaded.name
+        return json.dumps({"format": 1, "family": family, "problems": described, "estimated_s": seconds}, indent=2)
+    texts = [_text(task, facts) for task, facts in zip(tasks, described, strict=True)]
+    if len(tasks) > 1:
+        texts.append(
+            f"then each problem's winner on the others\n{len(tasks)} problems: about {duration(seconds)} in all"
+        )
+    return "\n".join(texts)
+
+
+def _facts(task: Task, jobs: int | None) -> dict[str, Any]:
     valid = len(task.space)
     planned = valid if task.trials is None else min(valid, task.trials)
     found = estimate(task.loaded, planned, jobs, task.results)
-    facts: dict[str, Any] = {
+    return {
         "format": 1,
         "family": task.loaded.name,
         "problem": task.problem.label,
@@ -47,13 +64,15 @@ def dry_run_text(task: Task, jobs: int | None, as_json: bool) -> str:
         "estimated_s": round(found.seconds),
         "estimate_basis": found.basis,
     }
-    if as_json:
-        return json.dumps(facts, indent=2)
+
+
+def _text(task: Task, facts: dict[str, Any]) -> str:
+    valid, planned = facts["valid_points"], facts["trials"]
     which = "every one" if planned == valid else f"{planned} of them, chosen by {task.sampler}"
     return (
-        f"{task.loaded.name} at {task.problem.label}: {valid} valid configurations\n"
+        f"{facts['family']} at {facts['problem']}: {valid} valid configurations\n"
         f"would build, verify and time {which}, beginning with {facts['default']}\n"
-        f"estimated time: about {duration(found.seconds)} ({found.basis})"
+        f"estimated time: about {duration(facts['estimated_s'])} ({facts['estimate_basis']})"
     )
 
 

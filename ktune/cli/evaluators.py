@@ -52,6 +52,15 @@ def make_evaluator(loaded: LoadedFamily, options: EvaluatorOptions) -> Evaluator
     return GpuEvaluator(loaded, builder, gpu, folder / "logs", options.on_event)
 
 
+def make_cpu_evaluator(loaded: LoadedFamily, jobs: int | None, sanitize: bool) -> Evaluator:
+    """This machine's CPU and C++ compiler. EnvironmentFault if it has none."""
+    from ktune.core.settings import read_settings
+    from ktune.cpu.evaluator import CpuEvaluator
+
+    settings = read_settings()
+    return CpuEvaluator(loaded, settings.cache_dir, settings.path, sanitize=sanitize, jobs=jobs)
+
+
 def gpu_name_of(evaluator: Evaluator) -> str:
     """The GPU's model, known before its worker has started where that is possible."""
     name = getattr(evaluator, "gpu_name", None)

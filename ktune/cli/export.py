@@ -48,9 +48,15 @@ def export(
     Example: ktune export selective_scan --with-kernel --output src/generated
     """
     with faults(debug):
+        from ktune.cli.several_results import export_several, find_several, refuse_choices
         from ktune.cli.studies import open_study
         from ktune.output.winner import winner_json
 
+        together = find_several(name or study, results)
+        if together is not None:
+            refuse_choices(together, problem=problem, configuration=configuration)
+            export_several(together, output, with_kernel, force, json_)
+            return
         opened = open_study(name or study, results, problem)
         with opened.study:
             winner = _winner(opened, configuration)

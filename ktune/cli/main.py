@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import ktune
-from ktune.cli import doctor, export, listing, new, report, search, verify
+from ktune.cli import bench, doctor, export, listing, new, profile, report, search, verify
 
 app = typer.Typer(
     name="ktune",
@@ -25,6 +25,8 @@ app.command("search")(search.search)
 app.command("verify")(verify.verify)
 app.command("report")(report.report)
 app.command("export")(export.export)
+app.command("profile")(profile.profile)
+app.command("bench")(bench.bench)
 app.command("list")(listing.list_)
 app.command("doctor")(doctor.doctor)
 app.command("new")(new.new)

@@ -36,6 +36,15 @@ ProblemOption = Annotated[
         help="A named problem, or sizes: B=16,L=2048. Missing sizes are the default problem's.",
     ),
 ]
+ProblemsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--problem",
+        metavar="NAME|SIZES",
+        help="A named problem, or sizes: B=16,L=2048. Missing sizes are the default problem's. "
+        "Repeatable: each problem gets its own winner, all together the best compromise.",
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUES", help="Narrow a parameter: block_size=64,128. Repeatable."),
@@ -68,13 +77,32 @@ RESULTS = Path("results")
 
 def parse_problem(loaded: LoadedFamily, given: Sequence[str] | None) -> Problem:
     """The problem named or spelled by `--problem`; the family's first if nothing was given."""
+    if not given:
+        return next(iter(loaded.named_problems.values()))
+    if len(given) > 1:
+        raise UsageError(
+            f"--problem is given {len(given)} times; only `ktune search` takes several: give this command one"
+        )
+    return _parse_problem(loaded, given[0])
+
+
+def parse_problems(loaded: LoadedFamily, given: Sequence[str] | None) -> list[Problem]:
+    """The problems of every `--problem`, in the order given; the family's first if nothing was given."""
+    if not given:
+        return [parse_problem(loaded, given)]
+    found: dict[Problem, str] = {}
+    for text in given:
+        problem = _parse_problem(loaded, text)
+        if problem in found:
+            spelled = f" as {found[problem]!r}" + (f" and {text!r}" if text != found[problem] else "")
+            raise UsageError(f"--problem gives {problem.label} twice,{spelled}; give it once")
+        found[problem] = text
+    return list(found)
+
+
+def _parse_problem(loaded: LoadedFamily, text: str) -> Problem:
     named = loaded.named_problems
     default = next(iter(named.values()))
-    if not given:
-        return default
-    if len(given) > 1:
-        raise UsageError(f"--problem is given {len(given)} times; a study has one problem: run one search for each")
-    text = given[0]
     if "=" not in text:
         if text in named:
             return named[text]

@@ -52,6 +52,8 @@ class ShownProgress:
         self._incumbent = None if phase == "finalists" else self._incumbent
         if phase == "finalists":
             self.say(f"finalists   {total} variants in full")
+        elif phase == "cross":
+            self.say(f"cross       {total} measurements in full: each problem's best on the others")
 
     def on_result(self, m: Measurement, snapshot: Snapshot) -> None:
         if m.effort is Effort.SEARCH and m.variant.configuration == self._default:

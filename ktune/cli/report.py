@@ -49,11 +49,17 @@ def report(
 
 def _report(name: str, results: Path, problem: list[str] | None, output: Path | None, as_json: bool) -> None:
     from ktune.cli.results import report_of
+    from ktune.cli.several_results import find_several, refuse_choices, report_several
     from ktune.cli.studies import open_study
     from ktune.output.report import write_report
     from ktune.output.summary import summary_lines
     from ktune.output.table import measurements_table
 
+    together = find_several(name, results)
+    if together is not None:
+        refuse_choices(together, problem=problem)
+        report_several(together, output, as_json)
+        return
     opened = open_study(name, results, problem)
     with opened.study as study:
         found = report_of(study, opened.loaded)

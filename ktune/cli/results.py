@@ -8,7 +8,7 @@ from ktune.core.loading import LoadedFamily
 from ktune.output.files import check_writable
 from ktune.output.page import MARK
 from ktune.output.report import TABLE_MARK, write_report
-from ktune.output.summary import Report
+from ktune.output.summary import Report, finding_of
 from ktune.output.winner import KIND, Winner, write_winner
 from ktune.study.study import Study
 
@@ -16,8 +16,10 @@ CSV, HTML, HEADER, JSON = "measurements.csv", "report.html", "best.h", "best.jso
 
 
 def report_of(study: Study, loaded: LoadedFamily) -> Report:
-    """The study as reports see it."""
-    return Report(study.name, loaded.family, study.measurements(), command=str(study.meta.get("command") or ""))
+    """The study as reports see it, with the winner that its own default and noise floor decide."""
+    finding = finding_of(study)
+    command = str(study.meta.get("command") or "")
+    return Report(study.name, loaded.family, study.measurements(), [finding] if finding else [], command)
 
 
 def winner_of(study: Study, loaded: LoadedFamily) -> Winner | None:

@@ -17,7 +17,7 @@ from ktune.cli.options import (
     JobsOption,
     JsonOption,
     NvccOption,
-    ProblemOption,
+    ProblemsOption,
     ResultsOption,
     SamplerName,
     SetOption,
@@ -29,16 +29,22 @@ TRIALS = 200
 
 def search(
     family: FamilyArgument,
-    problem: ProblemOption = None,
+    problem: ProblemsOption = None,
     set_: SetOption = None,
     trials: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help=f"Trials of the study in all. {TRIALS}, or every valid point if exhaustive."
+            min=1, metavar="N", help=f"Trials of each study in all. {TRIALS}, or every valid point if exhaustive."
         ),
     ] = None,
     sampler: Annotated[SamplerName, typer.Option(help="How the next configuration is chosen.")] = SamplerName.TPE,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the sampler.")] = 0,
+    finalists: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="Most of the fastest that are measured in full at the end. 0 skips that phase."
+        ),
+    ] = None,
     gpu: GpuOption = "",
     study: StudyOption = "",
     results: ResultsOption = RESULTS,
@@ -55,28 +61,39 @@ def search(
     """
     with faults(debug):
         from ktune.cli.evaluators import EvaluatorOptions, make_evaluator
-        from ktune.cli.options import parse_problem, parse_space
+        from ktune.cli.options import parse_problems, parse_space
         from ktune.cli.progress import ShownProgress
         from ktune.cli.searching import Task, check_folder, run_search
         from ktune.core.loading import load_family
 
         loaded = load_family(family)
-        chosen = parse_problem(loaded, problem)
-        space = parse_space(loaded, chosen, set_)
         total = None if trials is None and sampler is SamplerName.EXHAUSTIVE else trials or TRIALS
-        task = Task(loaded, chosen, space, results, study, total, sampler.value, seed)
+        tasks = [
+            Task(
+                loaded, chosen, parse_space(loaded, chosen, set_), results, study, total, sampler.value, seed, finalists
+            )
+            for chosen in parse_problems(loaded, problem)
+        ]
+        if len(tasks) > 1:
+            from ktune.cli.several import check_tasks, run_several
+
+            check_tasks(tasks)
         if dry_run:
             from ktune.cli.dry_run import dry_run_text
 
-            typer.echo(dry_run_text(task, jobs, json_))
+            typer.echo(dry_run_text(tasks, jobs, json_))
             return
-        check_folder(task)
-        progress = ShownProgress(loaded.family, space.default)
-        options = EvaluatorOptions(chosen, results, study, gpu, jobs, nvcc, progress.say)
+        for task in tasks:
+            check_folder(task)
+        progress = ShownProgress(loaded.family, tasks[0].space.default)
+        options = EvaluatorOptions(tasks[0].problem, results, study, gpu, jobs, nvcc, progress.say)
         evaluator = make_evaluator(loaded, options)
         try:
-            outcome = run_search(task, evaluator, progress, json_)
+            if len(tasks) > 1:
+                interrupted = run_several(tasks, evaluator, progress.say, json_)
+            else:
+                interrupted = run_search(tasks[0], evaluator, progress, json_).interrupted
         finally:
             evaluator.close()
-        if outcome.interrupted:
+        if interrupted:
             raise typer.Exit(INTERRUPTED)

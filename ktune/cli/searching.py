@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -23,6 +25,7 @@ from ktune.output.summary import summary_lines
 from ktune.output.winner import winner_json
 from ktune.search.evaluator import Evaluator
 from ktune.search.outcome import Outcome
+from ktune.search.run import FINALISTS
 from ktune.search.run import search as search_study
 from ktune.study.finding import study_folders
 from ktune.study.naming import LEDGER_NAME
@@ -33,7 +36,10 @@ SEEDS = 5
 
 @dataclass(frozen=True)
 class Task:
-    """What is searched, where its study lies, and for how long. trials: None is every valid point."""
+    """What is searched, where its study lies, and for how long.
+
+    trials: None is every valid point. finalists: how many are measured in full at the end, 0 is none; None is as usual.
+    """
 
     loaded: LoadedFamily
     problem: Problem
@@ -43,29 +49,17 @@ class Task:
     trials: int | None
     sampler: str
     seed: int
+    finalists: int | None = None
 
 
 def run_search(task: Task, evaluator: Evaluator, progress: ShownProgress, as_json: bool) -> Outcome:
     """Search, and leave the study's files behind however it ends."""
-    with _open_study(task, evaluator) as study:
-        check_results(study.folder)
-        _tell_opening(study, progress)
-        outcome = None
-        try:
-            outcome = search_study(
-                study,
-                task.space,
-                evaluator,
-                sampler=task.sampler,
-                trials=task.trials,
-                seed=task.seed,
-                progress=progress,
-                seeds=_earlier_winners(task, study),
-                target=target_of_evaluator(evaluator),
-            )
-        finally:
-            paths = write_results(study, task.loaded) if study.measurements() else []
-        typer.echo(_json_text(study, task, outcome) if as_json else _summary(study, task, paths))
+    with open_task_study(task, evaluator) as study:
+        outcome, paths = search_task(task, study, evaluator, progress)
+        if as_json:
+            typer.echo(json.dumps(search_json(study, task, outcome), indent=2))
+        else:
+            typer.echo(summary_text(study, task, paths))
         if outcome.interrupted:
             done = f"{outcome.trials_done} of {outcome.trials_total} trials"
             progress.say(f"interrupted: {done} are on record; the same command resumes")
@@ -75,13 +69,42 @@ def run_search(task: Task, evaluator: Evaluator, progress: ShownProgress, as_jso
         return outcome
 
 
+def search_task(
+    task: Task, study: Study, evaluator: Evaluator, progress: ShownProgress, seeds: Sequence[Configuration] = ()
+) -> tuple[Outcome, list[Path]]:
+    """Search in an opened study: what it came to, and the files that it left, which it does however it ends.
+
+    seeds: tried right after the default, before the winners of earlier studies.
+    """
+    check_results(study.folder)
+    _tell_opening(study, progress.say)
+    earlier = _earlier_winners(task, study)
+    try:
+        outcome = search_study(
+            study,
+            task.space,
+            evaluator,
+            sampler=task.sampler,
+            trials=task.trials,
+            seed=task.seed,
+            progress=progress,
+            seeds=list(dict.fromkeys([*seeds, *earlier]))[: max(SEEDS, len(seeds))],
+            target=target_of_evaluator(evaluator),
+            finalists=FINALISTS if task.finalists is None else task.finalists,
+        )
+    finally:
+        paths = write_results(study, task.loaded) if study.measurements() else []
+    return outcome, paths
+
+
 def check_folder(task: Task) -> None:
     """Fail now if the results can't be written, rather than after the GPU was found."""
     folder = Path(task.study).expanduser() if "/" in task.study else task.results
     check_writable(folder / LEDGER_NAME, "")
 
 
-def _open_study(task: Task, evaluator: Evaluator) -> Study:
+def open_task_study(task: Task, evaluator: Evaluator) -> Study:
+    """The study of a task, going on where it stopped, or a new one."""
     return Study.open_or_create(
         task.results,
         task.loaded.family,
@@ -96,14 +119,14 @@ def _open_study(task: Task, evaluator: Evaluator) -> Study:
     )
 
 
-def _tell_opening(study: Study, progress: ShownProgress) -> None:
+def _tell_opening(study: Study, say: Callable[[str], None]) -> None:
     opening = study.opening
     if opening.reason not in ("", "new"):
-        progress.say(f"new study: {opening.reason}")
+        say(f"new study: {opening.reason}")
     if opening.taken_over:
-        progress.say(f"taken over: {opening.taken_over} measurements whose variant is unchanged")
+        say(f"taken over: {opening.taken_over} measurements whose variant is unchanged")
     if opening.absorbed:
-        progress.say(f"added: {opening.absorbed} measurements that an earlier run could not record")
+        say(f"added: {opening.absorbed} measurements that an earlier run could not record")
 
 
 def _earlier_winners(task: Task, study: Study) -> list[Configuration]:
@@ -124,27 +147,26 @@ def _earlier_winners(task: Task, study: Study) -> list[Configuration]:
     return list(dict.fromkeys(configuration for _, configuration in latest_first))[:SEEDS]
 
 
-def _summary(study: Study, task: Task, paths: list[Path]) -> str:
+def summary_text(study: Study, task: Task, paths: Sequence[Path]) -> str:
+    """What a search says at its end."""
     names = ", ".join(path.name for path in paths)
     return "\n".join([*summary_lines(report_of(study, task.loaded)), f"wrote {study.folder}/: {names}"])
 
 
-def _json_text(study: Study, task: Task, outcome: Outcome) -> str:
+def search_json(study: Study, task: Task, outcome: Outcome) -> dict[str, Any]:
+    """What a search came to, as `--json` prints it."""
     winner = winner_of(study, task.loaded)
-    return json.dumps(
-        {
-            "format": 1,
-            "study": str(study.folder),
-            "problem": study.problem.label,
-            "source": study.source.value,
-            "counts": {status.value: count for status, count in outcome.counts.items()},
-            "trials_done": outcome.trials_done,
-            "trials_total": outcome.trials_total,
-            "sampler": outcome.sampler,
-            "elapsed_s": outcome.elapsed_s,
-            "interrupted": outcome.interrupted,
-            "stats_s": dict(outcome.evaluator_stats),
-            "winner": None if winner is None else winner_json(winner),
-        },
-        indent=2,
-    )
+    return {
+        "format": 1,
+        "study": str(study.folder),
+        "problem": study.problem.label,
+        "source": study.source.value,
+        "counts": {status.value: count for status, count in outcome.counts.items()},
+        "trials_done": outcome.trials_done,
+        "trials_total": outcome.trials_total,
+        "sampler": outcome.sampler,
+        "elapsed_s": outcome.elapsed_s,
+        "interrupted": outcome.interrupted,
+        "stats_s": dict(outcome.evaluator_stats),
+        "winner": None if winner is None else winner_json(winner),
+    }

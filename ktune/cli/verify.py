@@ -6,6 +6,7 @@ import json
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -34,12 +35,26 @@ if TYPE_CHECKING:
     from ktune.search.evaluator import Evaluator
 
 
+class Device(StrEnum):
+    """What variants run on."""
+
+    GPU = "gpu"
+    CPU = "cpu"
+
+
 @dataclass(frozen=True)
 class Check:
     """One variant: why it is known to be wrong ("" if it should be right), and what was found."""
 
     known_wrong: str
     found: Measurement
+
+    @property
+    def judged(self) -> bool:
+        """False for what the CPU can't tell: a variant that can't run there, one whose fault is the GPU's arithmetic."""
+        from ktune.core.model import Source, Status
+
+        return self.found.source is not Source.CPU or (self.found.status is not Status.INVALID and not self.known_wrong)
 
     @property
     def right(self) -> bool:
@@ -51,7 +66,17 @@ class Check:
     def as_expected(self) -> bool:
         from ktune.core.model import Status
 
+        if not self.judged:
+            return True
         return self.found.status in (Status.WRONG, Status.UNSTABLE) if self.known_wrong else self.right
+
+    @property
+    def outcome(self) -> str:
+        from ktune.core.model import Status
+
+        if not self.judged and self.found.status is Status.INVALID:
+            return "can't run"
+        return "right" if self.right else self.found.status.value
 
 
 def verify(
@@ -66,6 +91,13 @@ def verify(
         int, typer.Option(min=0, metavar="N", help="Random configurations besides the default and the limits.")
     ] = 20,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the random choice.")] = 0,
+    device: Annotated[
+        Device, typer.Option("--device", help="cpu: execute the kernels without a GPU, on small problems, untimed.")
+    ] = Device.GPU,
+    sanitize: Annotated[
+        bool,
+        typer.Option("--sanitize", help="With --device cpu: look for accesses out of bounds, races, 32-bit offsets."),
+    ] = False,
     study: StudyOption = "",
     results: ResultsOption = RESULTS,
     gpu: GpuOption = "",
@@ -78,13 +110,17 @@ def verify(
     """Build and verify variants against the float64 reference. Exits with 4 if one is not as expected.
 
     Example: ktune verify selective_scan --problem L=1023 --sample 50
+    Example: ktune verify selective_scan --device cpu --sanitize
     """
     with faults(debug):
         from ktune.cli.configurations import find_configuration
-        from ktune.cli.evaluators import EvaluatorOptions, make_evaluator
+        from ktune.cli.evaluators import EvaluatorOptions, make_cpu_evaluator, make_evaluator
         from ktune.cli.options import parse_problem, parse_space
+        from ktune.core.errors import UsageError
         from ktune.core.loading import load_family
 
+        if sanitize and device is not Device.CPU:
+            raise UsageError("--sanitize needs --device cpu; on a GPU, run compute-sanitizer")
         loaded = load_family(family)
         chosen = parse_problem(loaded, problem)
         space = parse_space(loaded, chosen, set_)
@@ -92,7 +128,8 @@ def verify(
         options = EvaluatorOptions(
             chosen, results, study, gpu, jobs, nvcc, lambda sentence: typer.echo(sentence, err=True)
         )
-        evaluator = make_evaluator(loaded, options)
+        on_cpu = device is Device.CPU
+        evaluator = make_cpu_evaluator(loaded, jobs, sanitize) if on_cpu else make_evaluator(loaded, options)
         try:
             # The worker starts while a large space is looked through.
             wanted = wanted or choose_configurations(space, sample, seed)
@@ -100,8 +137,7 @@ def verify(
         finally:
             evaluator.close()
         typer.echo(_json_text(loaded, checks) if json_ else "\n".join(_lines(loaded, chosen, checks)))
-        unexpected = sum(not check.as_expected for check in checks)
-        if unexpected:
+        if not all(check.as_expected for check in checks) or not any(check.judged for check in checks):
             raise typer.Exit(NothingPassed.exit_code)
 
 
@@ -148,29 +184,34 @@ def run_checks(
 
 def _lines(loaded: LoadedFamily, problem: Problem, checks: Sequence[Check]) -> list[str]:
     from ktune.core.identity import configuration_id
+    from ktune.core.model import Source
 
+    on_cpu = any(check.found.source is Source.CPU for check in checks)
+    title = "executed on the CPU on small problems: not a verification on a GPU" if on_cpu else f"at {problem.label}"
     lines = [
-        f"{loaded.name} at {problem.label}",
+        f"{loaded.name} {title}",
         f"    {'expected':<8}  {'found':<13}  {'error/tol':>9}  configuration",
     ]
     for check in checks:
         m = check.found
         error = f"{m.accuracy.worst_ratio:9.2g}" if m.accuracy else f"{'-':>9}"
-        mark = "ok" if check.as_expected else "!!"
+        mark = "--" if not check.judged else "ok" if check.as_expected else "!!"
         expected = "wrong" if check.known_wrong else "right"
-        found = "right" if check.right else m.status.value
-        lines.append(
-            f"{mark}  {expected:<8}  {found:<13}  {error}  {configuration_id(loaded.family, m.variant.configuration)}"
-        )
+        name = configuration_id(loaded.family, m.variant.configuration)
+        lines.append(f"{mark}  {expected:<8}  {check.outcome:<13}  {error}  {name}")
         if check.known_wrong:
             lines.append(f"    known wrong: {check.known_wrong}")
-        if not check.as_expected and m.detail:
+        if m.detail and (not check.as_expected or check.outcome == "can't run"):
             lines.append(f"    {m.detail.splitlines()[0]}")
     wrong = sum(bool(check.known_wrong) for check in checks)
     unexpected = sum(not check.as_expected for check in checks)
     known = f", {wrong} of them known to be wrong" if wrong else ""
+    unjudged = sum(not check.judged for check in checks)
+    left = f", {unjudged} not judged on the CPU" if unjudged else ""
     verdict = f"{unexpected} not as expected" if unexpected else "all as expected"
-    return [*lines, f"{len(checks)} variants{known}: {verdict}"]
+    if unjudged == len(checks):
+        verdict = "nothing verified"
+    return [*lines, f"{len(checks)} variants{known}: {verdict}{left}"]
 
 
 def _json_text(loaded: LoadedFamily, checks: Sequence[Check]) -> str:
@@ -182,7 +223,8 @@ def _json_text(loaded: LoadedFamily, checks: Sequence[Check]) -> str:
             "problem": check.found.problem.label,
             "expected": "wrong" if check.known_wrong else "right",
             "reason": check.known_wrong,
-            "found": "right" if check.right else check.found.status.value,
+            "found": check.outcome,
+            "judged": check.judged,
             "as_expected": check.as_expected,
             "error_of_tolerance": check.found.accuracy.worst_ratio if check.found.accuracy else None,
             "detail": check.found.detail,

@@ -117,7 +117,8 @@ class BuildFacts:
 class Accuracy:
     """How far the outputs are from the float64 reference, worst over all checks and outputs.
 
-    `worst_ratio` is max(|y - ref| / (abs + rel |ref|)): above 1 (or NaN) the variant is wrong.
+    `worst_ratio` is max(|y - ref| / (abs + rel |ref|)): above 1 (or NaN) the variant is wrong. `bound_ratio` is the
+    same over the family's componentwise bound; None where it states none.
     """
 
     max_abs: float
@@ -129,6 +130,7 @@ class Accuracy:
     first_bad: tuple[int, ...] = ()
     output: str = ""
     check: str = ""
+    bound_ratio: float | None = None
 
 
 @dataclass(frozen=True)

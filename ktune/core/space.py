@@ -46,11 +46,15 @@ class Space:
 
     def __iter__(self) -> Iterator[Configuration]:
         """Every valid configuration, in a fixed order."""
-        return self._extend({}, 0)
+        return iter(self.points)
 
     @cached_property
     def points(self) -> tuple[Configuration, ...]:
-        return tuple(self._extend({}, 0))
+        """Every valid configuration, in a fixed order: the parameters' values as nested loops, the first outermost."""
+        partial: list[tuple[_Pair | None, ...]] = [()]
+        for position in range(len(self.family.parameters)):
+            partial = self._extended(partial, position)
+        return tuple(Configuration(tuple(pair for pair in pairs if pair is not None)) for pairs in partial)
 
     @cached_property
     def index(self) -> dict[Configuration, int]:
@@ -89,10 +93,18 @@ class Space:
             for step in steps:
                 if step == here or not 0 <= step < len(values):
                     continue
-                point = self._completed({**configuration, parameter.name: values[step]})
-                if point in self.index:
+                point = self.changed(configuration, {parameter.name: values[step]})
+                if point is not None:
                     found.append(point)
         return found
+
+    def changed(self, configuration: Configuration, changes: Mapping[str, Value]) -> Configuration | None:
+        """The point with these changes; None if they lead out of the space.
+
+        Parameters that no longer exist are dropped, those that exist only now have the family's defaults.
+        """
+        point = self._completed({**configuration, **changes})
+        return point if point in self.index else None
 
     def broken_rule(self, configuration: Configuration) -> str | None:
         """The law that this configuration breaks for one of the problems, with its values; None if valid."""
@@ -149,21 +161,32 @@ class Space:
             at[max(known, default=0)].append(rule)
         return at
 
-    def _extend(self, chosen: dict[str, Value], position: int) -> Iterator[Configuration]:
-        parameters = self.family.parameters
-        if position == len(parameters):
-            yield Configuration(tuple(chosen.items()))
-            return
-        parameter = parameters[position]
+    def _extended(self, partial: list[tuple[_Pair | None, ...]], position: int) -> list[tuple[_Pair | None, ...]]:
+        """Each partial configuration with each value that its next parameter may have; None where that is absent.
+
+        What is allowed depends on few of the values before: asked once for each combination of those.
+        """
+        names = [p.name for p in self.family.parameters]
+        parameter = self.family.parameters[position]
+        needed = {*(parameter.when or {}), *(a for rule in self._rules_at[position] for a in rule.arguments)}
+        before = [i for i in range(position) if names[i] in needed]
+        allowed: dict[tuple[_Pair | None, ...], list[tuple[_Pair | None]]] = {}
+        found = []
+        for pairs in partial:
+            key = tuple([pairs[i] for i in before])
+            if key not in allowed:
+                chosen = dict(pair for pair in key if pair is not None)
+                allowed[key] = [(pair,) for pair in self._allowed(position, chosen)]
+            found += [pairs + last for last in allowed[key]]
+        return found
+
+    def _allowed(self, position: int, chosen: dict[str, Value]) -> list[_Pair | None]:
+        """The values of a parameter beside `chosen`, which holds all that its condition and its rules ask for."""
+        parameter = self.family.parameters[position]
         if not _exists(parameter, chosen):
-            if self._kept(position, chosen):
-                yield from self._extend(chosen, position + 1)
-            return
-        for value in self.values(parameter):
-            chosen[parameter.name] = value
-            if self._kept(position, chosen):
-                yield from self._extend(chosen, position + 1)
-            del chosen[parameter.name]
+            return [None] if self._kept(position, chosen) else []
+        pairs = [(parameter.name, value) for value in self.values(parameter)]
+        return [pair for pair in pairs if self._kept(position, {**chosen, pair[0]: pair[1]})]
 
     def _kept(self, position: int, chosen: dict[str, Value]) -> bool:
         return all(_keeps(rule, chosen, problem) for rule in self._rules_at[position] for problem in self.problems)
@@ -222,6 +245,7 @@ def _exists(parameter: Parameter, chosen: Mapping[str, Value]) -> bool:
 
 
 _ABSENT = object()
+_Pair = tuple[str, Value]
 
 
 def _keeps(rule: Rule, chosen: Mapping[str, Value], problem: Problem) -> bool:

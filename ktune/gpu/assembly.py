@@ -71,13 +71,22 @@ def judge(answer: Answer) -> tuple[Status, str]:
     assert timings is not None, "a variant that is right is timed"
     if timings.status is not Status.OK or recheck is None or recheck.status is Status.OK:
         return timings.status, timings.detail
+    return demoted(recheck)
+
+
+def demoted(recheck: Verdict) -> tuple[Status, str]:
+    """Status and detail of a variant that was right when verified, and not in the check after its timed launches."""
     detail = f"right when verified, not after the timed launches: {recheck.detail}"
     # Same binary, same inputs, first right and then wrong values: the output varies.
     return (Status.UNSTABLE if _values_are_wrong(recheck) else recheck.status), detail
 
 
 def _values_are_wrong(verdict: Verdict) -> bool:
-    return verdict.accuracy is not None and not verdict.accuracy.worst_ratio <= 1.0
+    accuracy = verdict.accuracy
+    if accuracy is None:
+        return False
+    beyond_bound = accuracy.bound_ratio is not None and not accuracy.bound_ratio <= 1.0
+    return beyond_bound or not accuracy.worst_ratio <= 1.0
 
 
 def _accuracy(answer: Answer) -> Accuracy | None:

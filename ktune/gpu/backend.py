@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,13 +12,15 @@ from ktune.api import Family
 from ktune.checks import verify as verification
 from ktune.core.errors import EnvironmentFault, FamilyError
 from ktune.core.loading import LoadedFamily, load_family
-from ktune.core.model import Effort, Environment, Problem
+from ktune.core.model import Effort, Environment, Problem, Status, Variant
 from ktune.gpu import nvml, timing
 from ktune.gpu.cases import BoundCase, Case, CaseCache
 from ktune.gpu.cuda_timer import CudaTimer
 from ktune.gpu.driver import named_faults
 from ktune.gpu.plans import LoadedPlans, WorkspaceStore
-from ktune.gpu.protocol import Backend, Job, Timings, Verdict
+from ktune.gpu.protocol import Backend, Entrant, Job, LaunchFault, RaceResult, StickyFault, Timings, Verdict
+from ktune.gpu.race import Runner, run_race
+from ktune.gpu.runners import VariantRunner, prepare_peer
 
 MEASURED_SEED = 0
 CHECK_SEED = 1
@@ -126,13 +129,13 @@ class CudaBackend:
         """Also computes the references of check problems that are new, before the variant runs."""
         self.unload()
         with named_faults("loading"):
-            cases = self._cases_of(job)
+            cases = self._cases_of(job.variant, job.problem)
             self._cases.trim(cases)
             self._workspaces.next_variant()
             torch.cuda.synchronize()
             plans = LoadedPlans(self._loaded, job.cubin)
             try:
-                measured, *checks = [self._bind(plans, job, case) for case in cases]
+                measured, *checks = self._bind(plans, job.variant, cases)
             except BaseException:
                 plans.unload()
                 raise
@@ -158,6 +161,23 @@ class CudaBackend:
         with named_faults("checking after timing"):
             return verification.recheck(now.measured, self._loaded.family.tolerance)
 
+    def race(
+        self, problem: Problem, entrants: Sequence[Entrant], seed: int, step: Callable[[str, str], None]
+    ) -> list[RaceResult]:
+        self.unload()
+        plans: dict[str, LoadedPlans] = {}
+        try:
+            with named_faults("racing"):
+                return self._race(problem, entrants, plans, seed, step)
+        except StickyFault:
+            plans.clear()
+            raise
+        finally:
+            for loaded in plans.values():
+                with named_faults("unloading"):
+                    torch.cuda.synchronize()
+                    loaded.unload()
+
     def unload(self) -> None:
         current, self._current = self._current, None
         if current is not None:
@@ -172,27 +192,61 @@ class CudaBackend:
         assert self._current is not None, "verify, time and recheck come after load"
         return self._current
 
-    def _cases_of(self, job: Job) -> list[Case]:
+    def _race(
+        self,
+        problem: Problem,
+        entrants: Sequence[Entrant],
+        plans: dict[str, LoadedPlans],
+        seed: int,
+        step: Callable[[str, str], None],
+    ) -> list[RaceResult]:
+        """Fills `plans` with what it loads, for the caller to unload."""
+        measured = self._cases.get(problem, MEASURED_SEED)
+        cases = {e.name: self._cases_of(e.variant, problem) for e in entrants if e.variant is not None}
+        self._cases.trim([measured, *(case for each in cases.values() for case in each)])
+        self._workspaces.next_variant()
+        runners: list[Runner] = []
+        results: dict[str, RaceResult] = {}
+        for entrant in entrants:
+            step("load" if entrant.peer is None else "compile", entrant.name)
+            try:
+                if entrant.variant is None:
+                    runners.append(prepare_peer(self._loaded, entrant.name, entrant.peer or "", measured))
+                    continue
+                plans[entrant.name] = LoadedPlans(self._loaded, entrant.cubin)
+                first, *checks = self._bind(plans[entrant.name], entrant.variant, cases[entrant.name])
+                runners.append(VariantRunner(entrant.name, first, checks, self._loaded.family.tolerance))
+            except LaunchFault as fault:
+                results[entrant.name] = RaceResult(entrant.name, Status.LAUNCH_FAILED, str(fault))
+        torch.cuda.synchronize()
+        least_us = floor_us(self._loaded.family, problem, self._properties.name)
+        results.update({r.name: r for r in run_race(runners, self._timer, least_us, seed, step)})
+        return [results[entrant.name] for entrant in entrants]
+
+    def _cases_of(self, variant: Variant, problem: Problem) -> list[Case]:
         """The measured case, then the check cases that the same binary must serve."""
-        family, configuration = self._loaded.family, job.variant.configuration
-        checks = family.checks(configuration, job.problem)
+        family, configuration = self._loaded.family, variant.configuration
+        checks = family.checks(configuration, problem)
         if not checks:
             raise FamilyError(f"{family.name} must give at least one check problem, `checks` returned none")
-        for problem in checks:
-            constants = tuple(family.constants(configuration, problem).items())
-            if constants != job.variant.constants:
+        for check in checks:
+            constants = tuple(family.constants(configuration, check).items())
+            if constants != variant.constants:
                 raise FamilyError(
-                    f"check problem {problem.label} of {family.name} needs the binary of {dict(constants)}, "
-                    f"the variant has {dict(job.variant.constants)}; checks must keep the compiled-in sizes"
+                    f"check problem {check.label} of {family.name} needs the binary of {dict(constants)}, "
+                    f"the variant has {dict(variant.constants)}; checks must keep the compiled-in sizes"
                 )
         return [
-            self._cases.get(job.problem, MEASURED_SEED),
-            *(self._cases.get(problem, CHECK_SEED) for problem in checks),
+            self._cases.get(problem, MEASURED_SEED),
+            *(self._cases.get(check, CHECK_SEED) for check in checks),
         ]
 
-    def _bind(self, plans: LoadedPlans, job: Job, case: Case) -> BoundCase:
-        plan = self._loaded.family.plan(job.variant.configuration, case.problem)
-        return plans.bind(plan, case, self._workspaces.get(plan.workspace))
+    def _bind(self, plans: LoadedPlans, variant: Variant, cases: Sequence[Case]) -> list[BoundCase]:
+        bound = []
+        for case in cases:
+            plan = self._loaded.family.plan(variant.configuration, case.problem)
+            bound.append(plans.bind(plan, case, self._workspaces.get(plan.workspace)))
+        return bound
 
     def _make_case(self, problem: Problem, seed: int) -> Case:
         try:

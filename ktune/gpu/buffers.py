@@ -18,6 +18,11 @@ _ALIGNMENT = 256
 # Larger tensors stay pageable: pinning them takes longer than the copy that it would speed up.
 _PIN_LIMIT_BYTES = 1 << 30
 
+_ROW_WORDS = 4096
+
+# Odd factors of SplitMix64, as signed 64-bit numbers.
+_MIX = (0x9E3779B97F4A7C15 - (1 << 64), 0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
+
 
 def dtype_of(tensor: Tensor) -> torch.dtype:
     """The torch dtype of a declared tensor; FamilyError for a name that torch does not have."""
@@ -109,8 +114,35 @@ class Pristine:
 
 
 def digest(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum of the memory's words modulo 2^64, a whole scalar on the device: any stray write changes it."""
-    return bits(tensor).sum(dtype=torch.int64)
+    """A whole scalar on the device that depends on the memory's words and on their places; no synchronisation.
+
+    The sum of word times weight modulo 2^64, the weight being one of its row plus one of its column, where a row
+    is 4096 words. A change of one word always changes it. Changes of several cancel out by coincidence of the weights
+    alone, except in words that make a rectangle of rows and columns.
+    """
+    words = bits(tensor)
+    if words.dtype is torch.int64:
+        # of a 64-bit word the highest bit, a sign, would lose its weight in the modulus
+        words = words.view(torch.int32)
+    whole = words.numel() // _ROW_WORDS * _ROW_WORDS
+    table, rest = words[:whole].view(-1, _ROW_WORDS), words[whole:]
+    columns = table.sum(dim=0, dtype=torch.int64)
+    columns[: rest.numel()] += rest
+    rows = torch.cat([table.sum(dim=1, dtype=torch.int64), rest.sum(dtype=torch.int64).view(1)])
+    # odd and even, so that every sum of the two is odd
+    of_columns, of_rows = _weights(columns, 1) | 1, _weights(rows, 2) << 1
+    return (columns * of_columns).sum() + (rows * of_rows).sum()
+
+
+def _weights(like: torch.Tensor, salt: int) -> torch.Tensor:
+    """Fixed whole numbers of 64 bits, one for each element of `like`, in no visible order.
+
+    Source: the finaliser of SplitMix64 (Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, 2014).
+    """
+    mixed = torch.arange(like.numel(), dtype=torch.int64, device=like.device) + (salt << 40)
+    for factor in _MIX:
+        mixed = (mixed ^ (mixed >> 30)) * factor
+    return mixed ^ (mixed >> 31)
 
 
 def flags(found: Iterable[torch.Tensor]) -> list[bool]:

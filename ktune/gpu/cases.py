@@ -13,13 +13,14 @@ from ktune.checks.compare import bits
 from ktune.core.errors import FamilyError
 from ktune.core.loading import LoadedFamily
 from ktune.core.model import Problem
-from ktune.gpu.buffers import Pristine, Region, any_canary_broken, dtype_of, flags
+from ktune.gpu.buffers import Pristine, Region, any_canary_broken, digest, dtype_of, flags
 
 Key = tuple[Problem, int]
 
 
 class Case:
-    """The tensors of one problem and seed on `device`. References are computed here, before any variant runs on it."""
+    """The tensors of one problem and seed on `device`. References, and the family's bound if it states one, are
+    computed here, before any variant runs on it."""
 
     def __init__(self, loaded: LoadedFamily, problem: Problem, seed: int, device: torch.device) -> None:
         family = loaded.family
@@ -30,24 +31,29 @@ class Case:
             given = module.inputs(problem, seed, device=str(device))
             self._inputs = [_filled(declared, given, device) for declared in family.inputs(problem)]
             truth = module.reference(problem, given)
+            bound = module.bound(problem, given) if hasattr(module, "bound") else None
         self._pristine = [Pristine(region.tensor) for region in self._inputs]
         self._outputs = [Region(declared, device) for declared in family.outputs(problem)]
         self._kept = [torch.empty_like(region.tensor) for region in self._outputs]
-        self._reference = {
-            region.name: Pristine(_named(truth, region.name, "reference").to(device)) for region in self._outputs
-        }
-        self._check_reference(family)
+        self._reference = self._kept_apart(truth, "reference", family)
+        self._bound = {} if bound is None else self._kept_apart(bound, "bound", family)
+        _check_bound(self._bound, family)
 
     @property
     def bytes(self) -> int:
         """Device memory that this case holds."""
         inputs = sum(region.bytes + copy.bytes for region, copy in zip(self._inputs, self._pristine, strict=True))
-        return inputs + sum(2 * r.bytes for r in self._outputs) + sum(p.bytes for p in self._reference.values())
+        truths = sum(pristine.bytes for pristine in self._truths())
+        return inputs + sum(2 * r.bytes for r in self._outputs) + truths
 
     @property
     def regions(self) -> dict[str, Region]:
         """Inputs and outputs by name."""
         return {region.name: region for region in (*self._inputs, *self._outputs)}
+
+    def inputs(self) -> dict[str, torch.Tensor]:
+        """The tensors that a kernel reads, for a peer to read too."""
+        return {region.name: region.tensor for region in self._inputs}
 
     def poison(self) -> None:
         for region in self._outputs:
@@ -66,6 +72,13 @@ class Case:
     def reference(self) -> dict[str, torch.Tensor]:
         return {name: pristine.device_copy for name, pristine in self._reference.items()}
 
+    def bound(self) -> dict[str, torch.Tensor]:
+        return {name: pristine.device_copy for name, pristine in self._bound.items()}
+
+    def digests(self) -> dict[str, int]:
+        """Of each output as it is now. Synchronises."""
+        return {region.name: int(digest(region.tensor)) for region in self._outputs}
+
     def damage(self, workspace: Sequence[Region] = ()) -> str:
         """What was changed that no variant may change, as a sentence, and put right again. Synchronises."""
         regions = [*self._inputs, *self._outputs, *workspace]
@@ -73,7 +86,7 @@ class Case:
             (bits(region.tensor) != bits(copy.device_copy)).any()
             for region, copy in zip(self._inputs, self._pristine, strict=True)
         ]
-        spoilt = [pristine.spoilt() for pristine in self._reference.values()]
+        spoilt = [pristine.spoilt() for pristine in self._truths()]
         found = flags([any_canary_broken(regions), *changed, *spoilt])
         return self._describe_and_mend(regions, found[1 : 1 + len(changed)]) if any(found) else ""
 
@@ -93,7 +106,7 @@ class Case:
             if flags([(bits(region.tensor) != bits(copy.device_copy)).any()])[0]:
                 told.append(f"input {region.name} was changed")
                 region.tensor.copy_(copy.device_copy)
-        for pristine in self._reference.values():
+        for pristine in self._truths():
             if flags([pristine.spoilt()])[0]:
                 astray = True
                 pristine.restore()
@@ -103,14 +116,22 @@ class Case:
             told.append("memory far from its buffers was overwritten")
         return "; ".join(told)
 
-    def _check_reference(self, family: Family) -> None:
-        for name, pristine in self._reference.items():
-            copy, output = pristine.device_copy, self.regions[name].tensor
-            if copy.dtype != torch.float64 or copy.shape != output.shape:
+    def _truths(self) -> list[Pristine]:
+        return [*self._reference.values(), *self._bound.values()]
+
+    def _kept_apart(self, tensors: Any, function: str, family: Family) -> dict[str, Pristine]:
+        """What `function` of reference.py gave for each output, which must be float64 of the output's shape."""
+        kept = {}
+        for region in self._outputs:
+            tensor = _named(tensors, region.name, function)
+            if tensor.dtype != torch.float64 or tensor.shape != region.tensor.shape:
                 raise FamilyError(
-                    f"reference() of {family.name} must return {name} as float64 of shape {tuple(output.shape)}, "
-                    f"got {copy.dtype} of shape {tuple(copy.shape)} for {self.problem.label}"
+                    f"{function}() of {family.name} must return {region.name} as float64 of shape "
+                    f"{tuple(region.tensor.shape)}, got {tensor.dtype} of shape {tuple(tensor.shape)} "
+                    f"for {self.problem.label}"
                 )
+            kept[region.name] = Pristine(tensor.to(region.tensor.device))
+        return kept
 
 
 class CaseCache:
@@ -176,6 +197,12 @@ class BoundCase:
     def reference(self) -> Mapping[str, torch.Tensor]:
         return self._case.reference()
 
+    def bound(self) -> Mapping[str, torch.Tensor]:
+        return self._case.bound()
+
+    def digests(self) -> Mapping[str, int]:
+        return self._case.digests()
+
 
 def _named(tensors: Any, name: str, function: str) -> torch.Tensor:
     if name not in tensors:
@@ -184,6 +211,12 @@ def _named(tensors: Any, name: str, function: str) -> torch.Tensor:
         )
     tensor: torch.Tensor = tensors[name]
     return tensor
+
+
+def _check_bound(bound: Mapping[str, Pristine], family: Family) -> None:
+    for name, pristine in bound.items():
+        if bool((pristine.device_copy < 0.0).any()):
+            raise FamilyError(f"bound() of {family.name} must not be negative anywhere, as that of {name} is")
 
 
 def _filled(declared: Tensor, given: Any, device: torch.device) -> Region:

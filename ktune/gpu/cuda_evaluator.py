@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from time import monotonic
 
-from ktune.core.errors import EnvironmentFault
+from ktune.core.errors import EnvironmentFault, UsageError
 from ktune.core.loading import LoadedFamily
-from ktune.core.model import Environment, Measurement, Request, Source
+from ktune.core.model import Environment, Measurement, Problem, Request, Source, Status, Variant
 from ktune.gpu.lock import LOCK_FOLDER
+from ktune.gpu.messages import Race
 from ktune.gpu.pipeline import Builds, Pipeline
 from ktune.gpu.pool import CUDA_BACKEND, WorkerPool
+from ktune.gpu.protocol import Entrant, RaceResult
 
 SHORTEST_LOOKAHEAD = 8
+
+
+def check_names(entrants: Sequence[Entrant]) -> None:
+    """UsageError if two entrants of a race share a name."""
+    names = Counter(entrant.name for entrant in entrants)
+    twice = next((name for name, count in names.items() if count > 1), None)
+    if twice is not None:
+        raise UsageError(f"entrants of a race need distinct names, {twice!r} is there {names[twice]} times")
 
 
 class CudaEvaluator:
@@ -69,8 +80,8 @@ class CudaEvaluator:
 
     @property
     def stats(self) -> dict[str, float]:
-        """Seconds so far: gpu_busy, gpu_idle_for_builds, and total, all within `evaluate`."""
-        return {**self._seconds, "gpu_busy": self._pool.busy_s}
+        """Seconds so far: gpu_busy, gpu_idle_for_builds, and total, all within `evaluate`; worker_start and prepare."""
+        return {**self._seconds, "gpu_busy": self._pool.busy_s, **self._pool.seconds}
 
     @property
     def worker_pids(self) -> list[int]:
@@ -95,7 +106,11 @@ class CudaEvaluator:
                     raise pipeline.fault
                 elif not exhausted and pipeline.open < self.lookahead:
                     wanted = min(self._builder.jobs, self.lookahead - pipeline.open)
-                    pulled = list(islice(source, wanted))
+                    pulled = []
+                    for request in islice(source, wanted):
+                        # The worker prepares the problem while the rest is proposed and built.
+                        pipeline.expect(request.problem)
+                        pulled.append(request)
                     exhausted = len(pulled) < wanted
                     pipeline.add(pulled)
                 elif pipeline.open:
@@ -106,8 +121,47 @@ class CudaEvaluator:
             self._seconds["total"] = total_before + monotonic() - began
             self._pool.abandon()
 
+    def race(
+        self, problem: Problem, entrants: Sequence[Entrant], *, seed: int = 0, fresh: bool = False
+    ) -> list[RaceResult]:
+        """Time variants and peers in turn in one process; one result each, in their order. Not during `evaluate`.
+
+        fresh: in a process that has run no variant. One that crashes or hangs the worker is CRASHED or TIMED_OUT, and
+        the race is run again without it, in a fresh process. UsageError for entrants of one name or an unknown peer.
+        """
+        check_names(entrants)
+        if fresh:
+            self._pool.renew()
+        found: dict[str, RaceResult] = {}
+        for entrant in entrants:
+            if entrant.variant is not None and (reason := self._pool.banned(entrant.variant)):
+                found[entrant.name] = RaceResult(entrant.name, Status.CRASHED, reason)
+        try:
+            while left := tuple(e for e in entrants if e.name not in found):
+                outcome = self._pool.finish(Race(problem, left, seed))
+                if outcome.failed is None:
+                    found.update({result.name: result for result in outcome.answer.results})
+                elif not outcome.entrant:
+                    raise EnvironmentFault(f"the race failed before an entrant ran: {outcome.detail}")
+                else:
+                    found[outcome.entrant] = RaceResult(outcome.entrant, outcome.failed, outcome.detail)
+        finally:
+            self._pool.abandon()
+        return [found[entrant.name] for entrant in entrants]
+
+    def cubin_of(self, variant: Variant) -> str | None:
+        """The path of a variant's binary, built if need be; None if it has no kernel of its own or does not build.
+
+        Not during `evaluate`.
+        """
+        self._builder.submit([variant])
+        while (built := self._builder.next_result(None)) is not None:
+            if built.variant == variant:
+                return None if built.cubin is None else str(built.cubin)
+        return None
+
     def renew_worker(self) -> None:
-        """Measure what follows in a fresh process, with a fresh context."""
+        """Measure what follows in a process that has run no variant."""
         self._pool.renew()
 
     def close(self) -> None:

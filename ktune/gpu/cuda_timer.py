@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ktune.gpu import driver, timing
 from ktune.gpu.nvml import Sensor
-from ktune.gpu.timing import Reading
+from ktune.gpu.timing import Pace, Reading
 
 # torch.cuda._sleep spins for a number of SM clocks; at a lower clock than this the delay is longer, never shorter.
 _CYCLES_PER_US = 2000
@@ -38,7 +38,9 @@ class CudaTimer:
     A cold sample is: write a buffer of 2 x L2, read another one (so that no dirty line is written back during the
     kernel), a delay, an event, the plan, an event. The delay lets the host queue everything before the GPU
     arrives at the first event, so that no gap between launches is inside the pair; where the GPU was faster
-    after all, the sample is taken again. Nothing is subtracted from a sample.
+    after all, the sample is taken again. A plan that the host cannot launch within the longest delay, or that waits for
+    the GPU itself, is host-bound: it is timed without a delay, its launch gaps included, since that is how it runs.
+    Nothing is subtracted from a sample.
     """
 
     def __init__(self, device: torch.device, sensor: Sensor) -> None:
@@ -50,19 +52,15 @@ class CudaTimer:
         self._sink = torch.zeros((), dtype=torch.int64, device=device)
         self._events = [(_event(), _event()) for _ in range(_BATCH)]
         self._run: Callable[[], None] = _nothing
-        self._host_us = 0.0
-        self._delay_factor = 2.0
-        self._host_bound = False
+        self._pace = Pace()
         self._conditions: tuple[float, int | None, tuple[str, ...]] = (-math.inf, None, ())
         self._last_busy: float | None = None
         self.empty_pair_us = self._time_empty_pair()
 
-    def bind(self, run: Callable[[], None]) -> None:
-        """The plan to time from now on. Warms the GPU up if it may have fallen asleep."""
+    def bind(self, run: Callable[[], None], pace: Pace | None = None) -> None:
+        """The plan to time from now on, at its pace if that is known. Warms the GPU up if it may have fallen asleep."""
         self._run = run
-        self._host_us = 0.0
-        self._delay_factor = 2.0
-        self._host_bound = False
+        self._pace = pace if pace is not None else Pace()
         driver.reset_persisting_l2()
         now = time.monotonic()
         if self._last_busy is None or now - self._last_busy > _IDLE_AFTER_S:
@@ -79,8 +77,9 @@ class CudaTimer:
     def method(self, regime: str, launches: int) -> str:
         """As recorded with each timing, with what the timer reads around nothing."""
         how = "one launch" if launches == 1 else f"{launches} launches"
-        late = ", host-bound" if self._host_bound else ""
-        return f"event pair behind a delay, {how}{late}, empty pair {self.empty_pair_us:.1f} us"
+        pair = "event pair, host-bound, with launch gaps" if self._pace.host_bound else "event pair behind a delay"
+        late = ", some launched late" if self._pace.sometimes_late and not self._pace.host_bound else ""
+        return f"{pair}, {how}{late}, empty pair {self.empty_pair_us:.1f} us"
 
     def _take(self, samples: int, launches: int, before: Callable[[], None]) -> Reading:
         taken: list[float] = []
@@ -97,7 +96,8 @@ class CudaTimer:
             clock = seen if clock is None or (seen is not None and seen < clock) else clock
         if len(taken) < samples:
             # a plan that waits on the host by itself is slow by itself: its samples count, and say so
-            self._host_bound = True
+            self._pace.host_bound = not taken
+            self._pace.sometimes_late = bool(taken)
             taken += late[: samples - len(taken)]
         self._last_busy = time.monotonic()
         return Reading(tuple(taken), clock, tuple(sorted(throttle)))
@@ -105,12 +105,16 @@ class CudaTimer:
     def _batch(
         self, samples: int, launches: int, before: Callable[[], None]
     ) -> tuple[list[float], list[float], int | None, tuple[str, ...]]:
-        """(samples, samples whose launches came late, SM clock, throttle reasons); waits for the GPU once."""
+        """(samples, samples whose launches came late, SM clock, throttle reasons); waits for the GPU once.
+
+        Of a host-bound plan no sample is late.
+        """
         on_time, host_us = [], []
         pairs = self._events[:samples]
         for start, stop in pairs:
             before()
-            _spin(self._delay_cycles(launches))
+            if not self._pace.host_bound:
+                _spin(self._delay_cycles(launches))
             began = time.perf_counter()
             start.record()
             for _ in range(launches):
@@ -120,13 +124,21 @@ class CudaTimer:
             on_time.append(not start.query())
         clock, throttle = self._read_conditions()
         torch.cuda.synchronize()
-        self._host_us = statistics.median(host_us)
-        if not all(on_time):
-            self._delay_factor *= 2.0
+        self._learn(host_us, all(on_time), launches)
         times = [start.elapsed_time(stop) * 1000.0 / launches for start, stop in pairs]
-        good = [t for t, ok in zip(times, on_time, strict=True) if ok]
-        late = [t for t, ok in zip(times, on_time, strict=True) if not ok]
+        good = [t for t, ok in zip(times, on_time, strict=True) if ok or self._pace.host_bound]
+        late = [t for t, ok in zip(times, on_time, strict=True) if not ok and not self._pace.host_bound]
         return good, late, clock, throttle
+
+    def _learn(self, host_us: Sequence[float], in_time: bool, launches: int) -> None:
+        """Adapt the pace to what the host took for each execution."""
+        pace = self._pace
+        pace.host_us = statistics.median(host_us)
+        # the least, since a host that paused once is no slow host
+        if 2.0 * min(host_us) * launches > _LONGEST_DELAY_US:
+            pace.host_bound = True
+        elif not in_time:
+            pace.delay_factor *= 2.0
 
     def _read_conditions(self) -> tuple[int | None, tuple[str, ...]]:
         """SM clock and throttle reasons; to be called while the GPU works, or it would answer for an idle one."""
@@ -136,7 +148,8 @@ class CudaTimer:
         return self._conditions[1:]
 
     def _delay_cycles(self, launches: int) -> int:
-        delay_us = min(max(_SHORTEST_DELAY_US, self._delay_factor * self._host_us * launches), _LONGEST_DELAY_US)
+        wanted_us = self._pace.delay_factor * self._pace.host_us * launches
+        delay_us = min(max(_SHORTEST_DELAY_US, wanted_us), _LONGEST_DELAY_US)
         return int(delay_us * _CYCLES_PER_US)
 
     def _flush(self) -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from ktune.core.errors import EnvironmentFault
 from ktune.core.identity import value_text
+from ktune.core.model import Problem, Variant
+from ktune.gpu.messages import Task
 from ktune.gpu.protocol import Job
 
 
@@ -18,9 +20,10 @@ class InFlight:
     def __init__(self, log_dir: Path) -> None:
         self.path = log_dir / "in_flight.json"
 
-    def write(self, jobs: Sequence[Job], worker: int) -> None:
+    def write(self, tasks: Sequence[Task], worker: int) -> None:
         """On disk before it returns. EnvironmentFault if that cannot be."""
-        text = json.dumps({"format": 1, "worker_pid": worker, "jobs": [_named(job) for job in jobs]}, indent=1)
+        jobs = [named for task in tasks for named in _names(task)]
+        text = json.dumps({"format": 1, "worker_pid": worker, "jobs": jobs}, indent=1)
         temporary = self.path.with_suffix(".tmp")
         try:
             with temporary.open("w") as file:
@@ -37,20 +40,27 @@ class InFlight:
         """What an earlier run had in flight when it was killed, as "#12 of B16-L2048"; [] after a clean end."""
         try:
             jobs = json.loads(self.path.read_text())["jobs"]
-            return [f"#{job['trial']} of {job['problem']}" for job in jobs]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return [f"{job.get('entrant') or '#' + str(job['trial'])} of {job['problem']}" for job in jobs]
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return []
 
     def clear(self) -> None:
         self.path.unlink(missing_ok=True)
 
 
-def _named(job: Job) -> dict[str, object]:
-    configuration = {name: value_text(value) for name, value in job.variant.configuration.items()}
+def _names(task: Task) -> list[dict[str, object]]:
+    """What may run: the variant of a job, or every entrant of a race."""
+    if isinstance(task, Job):
+        return [{"trial": task.trial, **_named(task.problem, task.variant, task.cubin)}]
+    return [{"entrant": e.name, **_named(task.problem, e.variant, e.cubin)} for e in task.entrants]
+
+
+def _named(problem: Problem, variant: Variant | None, cubin: str | None) -> dict[str, object]:
+    """A peer has neither a configuration nor a binary."""
+    configuration = {} if variant is None else variant.configuration
     return {
-        "trial": job.trial,
-        "family": job.variant.family,
-        "problem": job.problem.label,
-        "configuration": configuration,
-        "cubin": job.cubin,
+        "family": problem.family,
+        "problem": problem.label,
+        "configuration": {name: value_text(value) for name, value in configuration.items()},
+        "cubin": cubin,
     }

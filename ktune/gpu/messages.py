@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ktune.core.model import Environment, Problem
-from ktune.gpu.protocol import Job, Timings, Verdict
+from ktune.gpu.protocol import Entrant, Job, RaceResult, Timings, Verdict
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,28 @@ class Prepare:
     problem: Problem
 
 
-Order = Start | Prepare | Job
+@dataclass(frozen=True)
+class Race:
+    """Parent to worker: time these in turn on a problem."""
+
+    problem: Problem
+    entrants: tuple[Entrant, ...]
+    seed: int = 0
+
+
+Task = Job | Race
+"""An order in which variants run."""
+
+Order = Start | Prepare | Task
 """Whatever the parent tells a worker to do. Orders are carried out one after another."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Worker to parent, before each step: what is about to run."""
+    """Worker to parent, before each step: what is about to run, and which entrant of a race it is about."""
 
     name: str
+    entrant: str = ""
 
 
 class Cause(StrEnum):
@@ -65,3 +78,4 @@ class Answer:
     verdict: Verdict | None = None
     timings: Timings | None = None
     recheck: Verdict | None = None
+    results: tuple[RaceResult, ...] = ()

@@ -82,8 +82,15 @@ class Pipeline:
         following = sum(len(entries) for entries in self._followers.values())
         return building + following + len(self._ready) + len(self._measuring)
 
+    def expect(self, problem: Problem) -> None:
+        """Have the worker prepare a problem whose requests are being collected."""
+        try:
+            self._pool.prepare(problem)
+        except KtuneError as fault:
+            self.fault = fault
+
     def add(self, requests: Sequence[Request]) -> None:
-        """Start on requests: their variants are built, and the worker prepares their problems meanwhile."""
+        """Start on requests: their variants are built. Their problems are `expect`ed."""
         new = []
         for request in requests:
             if request.variant not in self._building:
@@ -92,8 +99,6 @@ class Pipeline:
         try:
             if new:
                 self._builder.submit(new)
-            for request in requests:
-                self._pool.prepare(request.problem)
         except KtuneError as fault:
             self.fault = fault
 

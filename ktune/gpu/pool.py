@@ -1,4 +1,4 @@
-"""One active worker on a GPU and a spare one: jobs go in, outcomes come out, whatever the variants do."""
+"""One active worker on a GPU and a spare one: jobs and races go in, outcomes come out, whatever the variants do."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ktune.core.model import Effort, Environment, Problem, Status, Variant
 from ktune.gpu.active import ActiveWorker
 from ktune.gpu.in_flight import InFlight
 from ktune.gpu.lock import LOCK_FOLDER, GpuLock
-from ktune.gpu.messages import Answer, Cause, Start, Step
-from ktune.gpu.outcome import Outcome, explained, is_final
+from ktune.gpu.messages import Answer, Cause, Race, Start, Step, Task
+from ktune.gpu.outcome import Outcome, culprit, explained, is_final
 from ktune.gpu.protocol import STEPS, Job
 from ktune.gpu.supply import WorkerSupply
 
 CUDA_BACKEND = "ktune.gpu.backend:cuda_backend"
-DEADLINES_S: Mapping[str, float] = dict(zip(STEPS, (120.0, 120.0, 30.0, 60.0, 30.0, 30.0), strict=True))
+DEADLINES_S: Mapping[str, float] = dict(zip(STEPS, (120.0, 120.0, 30.0, 60.0, 30.0, 30.0, 180.0), strict=True))
 FULL_EFFORT_FACTOR = 4.0
 # The worker runs one job while the next already waits in its pipe.
 DEPTH = 2
@@ -34,7 +34,8 @@ class WorkerPool:
     """Keeps a worker on the GPU; replaces it when a variant kills, hangs or spoils it.
 
     compiler: what built the variants, for the environment: a worker does not know it.
-    deadlines_s: seconds per step, over the defaults; four times as much for full effort.
+    deadlines_s: seconds per step, over the defaults; four times as much for a job of full effort.
+    seconds: how long workers took to start, from process to context, and to prepare problems.
     lock_timeout_s: how long to wait for another user of the GPU; None is for ever.
     on_event: told in one sentence what a user may want to know: a worker replaced, the GPU waited for.
     """
@@ -54,13 +55,14 @@ class WorkerPool:
     ) -> None:
         self.environment: Environment | None = None
         self.busy_s = 0.0
+        self.seconds = {"worker_start": 0.0, "prepare": 0.0}
         self._start_order = Start(str(family_folder), gpu)
         self._compiler = compiler
         self._supply = WorkerSupply(backend, log_dir)
         self._deadlines_s = {**DEADLINES_S, **(deadlines_s or {})}
         self._lock_folder, self._lock_timeout_s = lock_folder, lock_timeout_s
         self._on_event = on_event
-        self._jobs: deque[Job] = deque()
+        self._tasks: deque[Task] = deque()
         self._problem: Problem | None = None
         self._kills: Counter[Variant] = Counter()
         self._failed_starts = 0
@@ -76,8 +78,8 @@ class WorkerPool:
 
     @property
     def room(self) -> bool:
-        """Whether another job may be submitted."""
-        return len(self._jobs) < DEPTH
+        """Whether another task may be submitted."""
+        return len(self._tasks) < DEPTH
 
     @property
     def ready(self) -> bool:
@@ -87,8 +89,8 @@ class WorkerPool:
 
     @property
     def idle(self) -> bool:
-        """There is no job that has not been answered."""
-        return not self._jobs
+        """There is no task that has not been answered."""
+        return not self._tasks
 
     @property
     def pids(self) -> list[int]:
@@ -96,17 +98,30 @@ class WorkerPool:
         processes = [self._active.process if self._active else None, self._supply.spare]
         return [p.pid for p in processes if p is not None]
 
+    def banned(self, variant: Variant) -> str:
+        """Why a variant is not to be launched again; empty if it may be."""
+        kills = self._kills[variant]
+        return f"not tried again: it has killed {kills} workers" if kills >= KILLS else ""
+
     def prepare(self, problem: Problem) -> None:
-        """Have the worker make a problem's inputs and references before its first job. Jobs bring their own."""
+        """Have the worker make a problem's inputs and references before its first task. Tasks bring their own."""
         if self._problem is None:
             self._problem = problem
             self._feed()
 
-    def submit(self, job: Job) -> None:
-        """Measure `job` after those submitted before. Only where there is `room`."""
-        self._problem = job.problem
-        self._jobs.append(job)
+    def submit(self, task: Task) -> None:
+        """Carry out a job or a race after those submitted before. Only where there is `room`."""
+        self._problem = task.problem
+        self._tasks.append(task)
         self._feed()
+
+    def finish(self, race: Race) -> Outcome:
+        """Carry out a race while nothing else is asked for, and wait for its end."""
+        assert self.idle, "a job still runs"
+        self.submit(race)
+        while not (outcomes := self.poll(1.0)):
+            pass
+        return outcomes[0]
 
     def started(self) -> Environment:
         """Wait until a worker has the GPU, and return what it says of it."""
@@ -115,7 +130,7 @@ class WorkerPool:
         return self.environment
 
     def poll(self, timeout_s: float) -> list[Outcome]:
-        """Outcomes in the order of their jobs, none after `timeout_s`; replaces the worker where it must.
+        """Outcomes in the order of their tasks, none after `timeout_s`; replaces the worker where it must.
 
         EnvironmentFault if workers fail twice in a row before a variant runs, or if the worker says so;
         another KtuneError for a defect of ktune or of the family. What had come before the fault is returned first.
@@ -136,15 +151,15 @@ class WorkerPool:
         return outcomes
 
     def abandon(self) -> None:
-        """Forget the jobs that have no outcome yet; the worker that runs one is killed."""
-        self._jobs.clear()
-        if self._active is not None and self._active.jobs_told:
+        """Forget the tasks that have no outcome yet; the worker that runs one is killed."""
+        self._tasks.clear()
+        if self._active is not None and self._active.tasks_told:
             self.renew()
 
     def renew(self) -> None:
-        """Measure on in a fresh process. Only where no job is unanswered."""
-        assert not self._jobs, "a job still runs"
-        if self._active is not None:
+        """Measure on in a process that has run no variant. Only where no task is unanswered."""
+        assert not self._tasks, "a job still runs"
+        if self._active is not None and self._active.used:
             self._active.process.stop()
             self._active = None
         self._in_flight.clear()
@@ -160,7 +175,7 @@ class WorkerPool:
             active.process.leave()
         elif active is not None:
             active.process.stop()
-        self._jobs.clear()
+        self._tasks.clear()
         self._in_flight.clear()
         if self._lock is not None:
             self._lock.release()
@@ -190,30 +205,30 @@ class WorkerPool:
         return self._active
 
     def _feed(self) -> None:
-        """Tell the active worker the jobs that it has not been told, each after its problem."""
+        """Tell the active worker the tasks that it has not been told, each after its problem."""
         active = self._ensure_active()
         if not active.started or self._problem is None:
             return
         self._hold_gpu()
-        untold = list(takewhile(self._may_run, islice(self._jobs, active.jobs_told, None)))
+        untold = list(takewhile(self._may_run, islice(self._tasks, active.tasks_told, None)))
         if untold:
-            self._in_flight.write(list(self._jobs), active.process.pid)
+            self._in_flight.write(list(self._tasks), active.process.pid)
         elif not active.told:
             active.prepare(self._problem)
-        for job in untold:
-            active.prepare(job.problem)
-            active.tell(job)
+        for task in untold:
+            active.prepare(task.problem)
+            active.tell(task)
 
-    def _may_run(self, job: Job) -> bool:
-        return self._kills[job.variant] < KILLS
+    def _may_run(self, task: Task) -> bool:
+        return isinstance(task, Race) or not self.banned(task.variant)
 
     def _refuse(self) -> list[Outcome]:
         """Answer the oldest jobs that are not to be launched again."""
         refused = []
-        while self._jobs and not self._may_run(self._jobs[0]):
-            job = self._jobs.popleft()
-            detail = f"not tried again: it has killed {self._kills[job.variant]} workers"
-            refused.append(self._outcome(job, Answer(), Status.CRASHED, detail))
+        while self._tasks and not self._may_run(self._tasks[0]):
+            job = self._tasks.popleft()
+            assert isinstance(job, Job)
+            refused.append(self._outcome(job, Answer(), Status.CRASHED, self.banned(job.variant)))
         return refused
 
     def _hold_gpu(self) -> None:
@@ -229,8 +244,8 @@ class WorkerPool:
         return self._deadlines_s[active.step] * factor
 
     def _enter(self, active: ActiveWorker, step: Step) -> None:
-        active.enter(step.name)
-        if isinstance(active.owed[0], Job):
+        active.enter(step.name, step.entrant)
+        if isinstance(active.owed[0], Task):
             self._failed_starts = 0
 
     def _settle(self, active: ActiveWorker, answer: Answer) -> list[Outcome]:
@@ -241,26 +256,35 @@ class WorkerPool:
             active.process.stop()
             self._active = None
             raise explained(fault, active.process.log)
-        if fault is not None and not isinstance(order, Job):
+        if fault is not None and not isinstance(order, Task):
             return self._lose(active, Status.CRASHED, f"{fault.error}: {fault.message}")
         if fault is not None and fault.cause is Cause.STICKY:
             return self._lose(active, Status.CRASHED, fault.message, answer)
+        entrant, took_s = active.entrant, active.order_seconds
         active.settle()
-        if answer.environment is not None:
-            self.environment = replace(answer.environment, compiler=self._compiler)
-            self._supply.keep_spare()
-        if not isinstance(order, Job):
+        if not isinstance(order, Task):
+            self._note(answer, took_s)
             return []
-        self._jobs.popleft()
-        self.busy_s += sum(answer.seconds.values())
+        self._tasks.popleft()
+        # not before: importing torch, it would take a core from the first builds
+        self._supply.keep_spare()
+        if isinstance(order, Job):
+            self.busy_s += sum(answer.seconds.values())
         if fault is None:
             return [self._outcome(order, answer)]
-        return [self._outcome(order, answer, Status.LAUNCH_FAILED, f"{fault.message} (in {fault.step})")]
+        return [self._outcome(order, answer, Status.LAUNCH_FAILED, f"{fault.message} (in {fault.step})", entrant)]
+
+    def _note(self, answer: Answer, took_s: float) -> None:
+        """What is known once a worker has started or has prepared a problem."""
+        if answer.environment is not None:
+            self.environment = replace(answer.environment, compiler=self._compiler)
+            self.seconds["worker_start"] += took_s
+        self.seconds["prepare"] += answer.seconds.get("prepare", 0.0)
 
     def _lose(self, active: ActiveWorker, status: Status, reason: str, answer: Answer | None = None) -> list[Outcome]:
-        """Give up the active worker, blame the job that ran if one did, and put the spare in its place."""
+        """Give up the active worker, blame the variant that ran if one did, and put the spare in its place."""
         step, order = (active.step, active.owed[0]) if active.owed else ("idleness", None)
-        blamed = order if isinstance(order, Job) and active.announced else None
+        blamed = order if isinstance(order, Task) and active.announced else None
         end = active.process.stop()
         self._active = None
         reason = f"{reason or end} in {step}; worker log: {active.process.log}"
@@ -274,13 +298,18 @@ class WorkerPool:
             self._on_event(f"GPU worker replaced: {reason}")
             self._ensure_active()
             return []
-        self._jobs.popleft()
-        self._kills[blamed.variant] += 1
-        self.busy_s += active.job_seconds
-        self._on_event(f"GPU worker replaced after #{blamed.trial}: {reason}")
+        self._tasks.popleft()
+        if isinstance(blamed, Job):
+            self.busy_s += active.order_seconds
+        name, variant = culprit(blamed, active.entrant)
+        if variant is not None:
+            self._kills[variant] += 1
+        self._on_event(f"GPU worker replaced after {name}: {reason}")
         self._ensure_active()
-        return [self._outcome(blamed, answer or Answer(), status, reason)]
+        return [self._outcome(blamed, answer or Answer(), status, reason, active.entrant)]
 
-    def _outcome(self, job: Job, answer: Answer, failed: Status | None = None, detail: str = "") -> Outcome:
+    def _outcome(
+        self, task: Task, answer: Answer, failed: Status | None = None, detail: str = "", entrant: str = ""
+    ) -> Outcome:
         assert self.environment is not None
-        return Outcome(job, answer, self.environment, failed, detail)
+        return Outcome(task, answer, self.environment, failed, detail, entrant)

@@ -23,11 +23,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What verification found. `status` is OK, WRONG or UNSTABLE."""
+    """What verification found. `status` is OK, WRONG or UNSTABLE. `damaged`: memory of others was changed."""
 
     status: Status
     detail: str = ""
     accuracy: Accuracy | None = None
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,10 @@ class Entrant:
 
 @dataclass(frozen=True)
 class RaceResult:
-    """How an entrant did. A wrong one is timed all the same and says WRONG; one that failed has no times."""
+    """How an entrant did. A wrong one is timed all the same and says WRONG.
+
+    One that failed, or that changed memory which is not its own to write, has no times.
+    """
 
     name: str
     status: Status
@@ -102,7 +106,8 @@ class Backend(Protocol):
         """Verify each entrant, then time all of them in turn, in a new random order each round, on the same buffers.
 
         Rounds go on until each median is precise or the time is up. `step(name of step, name of entrant)` is called
-        before each part, so that a crash can be blamed. One result per entrant, in the order given.
+        before each part, so that a crash can be blamed. One result per entrant, in the order given. The problem was
+        prepared before.
         """
         ...
 
@@ -115,4 +120,4 @@ BackendFactory = Callable[[str, str], Backend]
 """(family folder, GPU uuid or index or "") -> Backend."""
 
 Steps = Sequence[str]
-STEPS: Steps = ("start", "prepare", "load", "verify", "time", "recheck")
+STEPS: Steps = ("start", "prepare", "load", "verify", "time", "recheck", "compile")

@@ -30,7 +30,7 @@ _MOST_LAUNCHES = 20
 
 # The driver slows the clock to save the hardware: what is read then says nothing about the kernel.
 DISCARDED_REASONS = frozenset({"hw_slowdown", "sw_thermal", "hw_thermal", "hw_power_brake"})
-_BACK_OFF_S = (0.5, 1.0, 2.0)
+BACK_OFFS_S = (0.5, 1.0, 2.0)
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,20 @@ class Timer(Protocol):
         ...
 
     def method(self, regime: str, launches: int) -> str: ...
+
+
+@dataclass
+class Pace:
+    """How fast the host launches one plan, as its timer learns it from sample to sample.
+
+    host_us: what one execution takes the host. delay_factor: how many times that the GPU is kept busy before a sample.
+    host_bound: the GPU waits for the host all the same. sometimes_late: it did for some samples that count.
+    """
+
+    host_us: float = 0.0
+    delay_factor: float = 2.0
+    host_bound: bool = False
+    sometimes_late: bool = False
 
 
 def median_interval(ordered: Sequence[float]) -> tuple[float, float]:
@@ -122,7 +136,7 @@ def time_search(
     pause: Callable[[float], None] = time.sleep,
 ) -> Timings:
     """8 cold samples and 3 hot ones; CULLED after 2 where even the faster is well above `cull_above_us`."""
-    collector = _Collector(timer, floor_us, pause)
+    collector = Collector(timer, floor_us, pause)
     probe = collector.cold(PROBE_SAMPLES)
     if isinstance(probe, Timings):
         return probe
@@ -136,7 +150,7 @@ def time_search(
     rest = collector.cold(SEARCH_SAMPLES - PROBE_SAMPLES)
     if isinstance(rest, Timings):
         return rest
-    return collector.finish(_joined(probe, rest), lambda taken: len(taken) >= SEARCH_HOT_SAMPLES, SEARCH_HOT_SAMPLES)
+    return collector.finish(joined(probe, rest), lambda taken: len(taken) >= SEARCH_HOT_SAMPLES, SEARCH_HOT_SAMPLES)
 
 
 def time_full(
@@ -147,7 +161,7 @@ def time_full(
     limit_s: float = 3.0,
 ) -> Timings:
     """Cold, then hot, each until `precise`, `limit_s` seconds or 1000 samples."""
-    collector = _Collector(timer, floor_us, pause)
+    collector = Collector(timer, floor_us, pause)
     batch = FULL_SAMPLES // 3
     deadline = now() + limit_s
     reading = Reading(())
@@ -155,7 +169,7 @@ def time_full(
         more = collector.cold(batch)
         if isinstance(more, Timings):
             return more
-        reading = _joined(reading, more)
+        reading = joined(reading, more)
     hot_deadline = now() + limit_s
     return collector.finish(reading, lambda taken: _enough(taken, now, hot_deadline), batch)
 
@@ -167,16 +181,24 @@ def _enough(samples_us: Sequence[float], now: Callable[[], float], deadline: flo
 
 
 @dataclass
-class _Collector:
-    """Takes readings, discards throttled ones a bounded number of times, measures refused ones once more."""
+class Collector:
+    """Takes readings, discards throttled ones a bounded number of times, measures refused ones once more.
+
+    back_offs: the pauses left, in seconds; several collectors may spend from one list.
+    """
 
     timer: Timer
     floor_us: float
     pause: Callable[[float], None]
-    back_offs: list[float] = field(default_factory=lambda: list(_BACK_OFF_S))
+    back_offs: list[float] = field(default_factory=lambda: list(BACK_OFFS_S))
 
     def cold(self, samples: int) -> Reading | Timings:
+        """The samples, or why there is no trusting them."""
         return self._trusted(lambda: self.timer.cold(samples), self.floor_us)
+
+    def hot(self, samples: int, launches: int) -> Reading | Timings:
+        """As `cold`. Hot sets may fit in L2, so memory sets no floor."""
+        return self._trusted(lambda: self.timer.hot(samples, launches), 0.0)
 
     def finish(self, cold: Reading, enough: Callable[[Sequence[float]], bool], batch: int) -> Timings:
         """The hot samples after the cold ones, and the verdict."""
@@ -184,11 +206,10 @@ class _Collector:
         launches = launches_per_sample(cold_timing.median_us)
         hot = Reading(())
         while not enough(hot.samples_us):
-            # hot sets may fit in L2, so memory sets no floor
-            more = self._trusted(lambda: self.timer.hot(batch, launches), 0.0)
+            more = self.hot(batch, launches)
             if isinstance(more, Timings):
                 return more
-            hot = _joined(hot, more)
+            hot = joined(hot, more)
         return Timings(Status.OK, "", cold_timing, summarise("hot", self.timer.method("hot", launches), hot))
 
     def _trusted(self, take: Callable[[], Reading], floor_us: float) -> Reading | Timings:
@@ -209,7 +230,7 @@ class _Collector:
         return reading
 
 
-def _joined(first: Reading, second: Reading) -> Reading:
+def joined(first: Reading, second: Reading) -> Reading:
     """All samples; the lower of the clocks; every throttle reason of either."""
     clocks = [clock for clock in (first.sm_clock_mhz, second.sm_clock_mhz) if clock is not None]
     return Reading(

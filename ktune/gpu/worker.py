@@ -22,8 +22,8 @@ from typing import Any
 
 from ktune.core.errors import KtuneError
 from ktune.core.model import Effort, Status
-from ktune.gpu.messages import Answer, Cause, Fault, Order, Prepare, Start, Step
-from ktune.gpu.protocol import Backend, BackendFactory, Job, LaunchFault, StickyFault, Timings, Verdict
+from ktune.gpu.messages import Answer, Cause, Fault, Order, Prepare, Race, Start, Step
+from ktune.gpu.protocol import Backend, BackendFactory, Job, LaunchFault, RaceResult, StickyFault, Timings, Verdict
 
 PR_SET_PDEATHSIG = 1
 
@@ -76,6 +76,8 @@ class _Bench:
             elif isinstance(order, Prepare):
                 with self._entering("prepare"):
                     self._started.prepare(order.problem)
+            elif isinstance(order, Race):
+                found["results"] = self._race(order)
             else:
                 self._measure(order, found)
         except Exception as error:
@@ -106,8 +108,8 @@ class _Bench:
             with self._entering("verify"):
                 verdict: Verdict = backend.verify()
             found["verdict"] = verdict
-            # A wrong variant is timed for the report alone, where the full protocol asks for it.
-            if verdict.status is Status.OK or job.effort is Effort.FULL:
+            # A wrong variant is timed for the report alone, where the full protocol asks for it and it is safe.
+            if verdict.status is Status.OK or (job.effort is Effort.FULL and not verdict.damaged):
                 with self._entering("time"):
                     timings: Timings = backend.time()
                 found["timings"] = timings
@@ -121,6 +123,26 @@ class _Bench:
             raise
         # Before the answer, so that a variant that spoils its own end is the one to blame.
         backend.unload()
+
+    def _race(self, race: Race) -> tuple[RaceResult, ...]:
+        """Each step ends where the next one begins."""
+        self.step, began = "load", perf_counter()
+
+        def end_step() -> None:
+            nonlocal began
+            now = perf_counter()
+            self.seconds[self.step] = self.seconds.get(self.step, 0.0) + now - began
+            began = now
+
+        def enter(step: str, entrant: str) -> None:
+            end_step()
+            self.step = step
+            self.connection.send(Step(step, entrant))
+
+        try:
+            return tuple(self._started.race(race.problem, race.entrants, race.seed, enter))
+        finally:
+            end_step()
 
     @contextmanager
     def _entering(self, step: str) -> Iterator[None]:

@@ -14,6 +14,9 @@ from ktune.study.verdict import Speed
 HEAD = ("", "cold us [95 %]", "hot us", "error/tol", "speed-up [95 %]", "verdict")
 NONE = "-"
 
+# With fewer, not even the range of the samples holds the median with a probability of 95 %.
+FEWEST_FOR_95_PERCENT = 6
+
 
 def bench_lines(bench: Bench) -> list[str]:
     """Where and how it was measured, the table, the conclusion, and what stands behind the names."""
@@ -116,12 +119,14 @@ def _compared(bench: Bench, rival: Outcome) -> str:
 
 
 def _notes(bench: Bench) -> list[str]:
-    """What configurations the names stand for, and why contenders failed."""
+    """What configurations the names stand for, what their intervals lack, and why some failed."""
     lines = []
     for outcome in bench.ordered:
         contender = outcome.contender
         if contender.role is not Role.PEER and contender.configuration is not None:
             lines.append(f"{outcome.name}: {configuration_id(bench.loaded.family, contender.configuration)}")
+        if outcome.cold is not None and len(outcome.cold.samples_us) < FEWEST_FOR_95_PERCENT:
+            lines.append(f"{outcome.name}: the interval is the range of {len(outcome.cold.samples_us)} samples")
         if outcome.status not in (None, Status.OK) and outcome.detail:
             lines.append(f"{outcome.name}: {outcome.status}: {outcome.detail.splitlines()[0]}")
     return lines

@@ -142,7 +142,12 @@ _RESULT: tuple[Column, ...] = (
     _accuracy("max_ulp_error", "largest error in units in the last place", lambda a: a.max_ulp),
     _accuracy("normwise_error", "||y - reference|| / ||reference||", lambda a: a.normwise),
     _accuracy("worst_error_ratio", "largest error / tolerance; above 1 (or NaN) is wrong", lambda a: a.worst_ratio),
-    _accuracy("fraction_bad", "fraction of elements beyond the tolerance", lambda a: a.fraction_bad),
+    _accuracy(
+        "worst_bound_ratio",
+        "largest error / the family's componentwise bound; above 1 (or NaN) is wrong, empty without a bound",
+        lambda a: a.bound_ratio,
+    ),
+    _accuracy("fraction_bad", "fraction of elements beyond the tolerance or the bound", lambda a: a.fraction_bad),
     _build("registers", "whole", "registers per thread, most of any kernel", lambda b: b.registers),
     _build("spill_store_bytes", "whole", "bytes of registers spilled, all kernels", lambda b: b.spill_store_bytes),
     _build("spill_load_bytes", "whole", "bytes of registers read back, all kernels", lambda b: b.spill_load_bytes),

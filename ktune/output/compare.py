@@ -12,6 +12,7 @@ from ktune.core.errors import UsageError
 from ktune.core.identity import configuration_id
 from ktune.core.model import Measurement
 from ktune.output.ranking import has_time, rank_key, standing
+from ktune.study.verdict import verdict
 
 COLUMNS = (
     ("configuration_id", "string", "readable name of the configuration"),
@@ -104,9 +105,7 @@ def _row(identity: str, a: Measurement | None, b: Measurement | None) -> dict[st
 def _verdict(a: Measurement | None, b: Measurement | None) -> str | None:
     if a is None or b is None or a.cold is None or b.cold is None:
         return None
-    if b.cold.ci_high_us < a.cold.ci_low_us:
-        return "faster"
-    return "slower" if b.cold.ci_low_us > a.cold.ci_high_us else "tied"
+    return verdict(b.cold, a.cold).value
 
 
 def _order(row: dict[str, object]) -> tuple[bool, float, str]:

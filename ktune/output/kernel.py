@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from pathlib import Path
 
@@ -21,16 +22,19 @@ _POINTERS = {
 _SCALARS = {"int32": "int", "int64": "long long", "uint32": "unsigned int", "uint64": "unsigned long long"}
 
 
-def write_kernel(winner: Winner, folder: Path, name: str, *, force: bool = False) -> list[Path]:
-    """Write `<name>_kernel.cu` and `<name>_kernel.cuh`, its declaration."""
-    source, declaration = kernel_text(winner, name), declaration_text(winner, name)
+def write_kernel(winner: Winner, folder: Path, name: str, *, label: str = "", force: bool = False) -> list[Path]:
+    """Write `<name>_kernel.cu` and `<name>_kernel.cuh`, its declaration.
+
+    label: set apart from the family's other problems in the same program: part of the launcher's and macros' names.
+    """
+    source, declaration = kernel_text(winner, name, label), declaration_text(winner, name, label)
     return [
         write_file(folder / f"{name}_kernel.cu", source, MARK, force=force),
         write_file(folder / f"{name}_kernel.cuh", declaration, MARK, force=force),
     ]
 
 
-def kernel_text(winner: Winner, name: str) -> str:
+def kernel_text(winner: Winner, name: str, label: str = "") -> str:
     """The `.cu`: prelude and source with local includes in place, then the launcher.
 
     UsageError where the plan calls PyTorch.
@@ -39,22 +43,22 @@ def kernel_text(winner: Winner, name: str) -> str:
     family = winner.loaded.name
     # The source comes before the launcher's names, so that it compiles as it was measured.
     lines = [
-        *comment([f"{MARK}: {family} with its tuned configuration.", "", *_how_to_compile(winner, name)]),
+        *comment([f"{MARK}: {family} with its tuned configuration.", "", *_how_to_compile(winner, name, label)]),
         "",
         # Not every kernel of a family reads every parameter.
         "#ifdef __NVCC_DIAG_PRAGMA_SUPPORT__",
         "#pragma nv_diag_suppress 177",
         "#endif",
-        variant_source(winner.loaded, winner.measurement.variant).rstrip("\n"),
+        _source(winner, label),
         "",
         "#include <cuda_runtime.h>",
         "#include <stddef.h>",
         "#include <stdint.h>",
         "",
-        *_macros(winner),
+        *_macros(winner, label),
         _SUPPORT,
-        *comment(_contract(winner)),
-        f'extern "C" {_signature(winner)} {{',
+        *comment(_contract(winner, label)),
+        f'extern "C" {signature(winner, label)} {{',
         *_checks(winner),
         *_pointers(winner),
         "  cudaError_t status = cudaSuccess;",
@@ -64,25 +68,25 @@ def kernel_text(winner: Winner, name: str) -> str:
     return "\n".join([*lines, "  return status;", "}", ""])
 
 
-def declaration_text(winner: Winner, name: str) -> str:
+def declaration_text(winner: Winner, name: str, label: str = "") -> str:
     """The `.cuh`: the launcher's declaration and the sizes it expects, for C, C++ and CUDA."""
     kernel_launches(winner)
     guard = macro(winner.loaded.name, name, "kernel", "cuh")
     lines = [
-        *comment([f"{MARK}: launcher of {winner.loaded.name}.", "", *_how_to_compile(winner, name)]),
+        *comment([f"{MARK}: launcher of {winner.loaded.name}.", "", *_how_to_compile(winner, name, label)]),
         f"#ifndef {guard}",
         f"#define {guard}",
         "",
         "#include <cuda_runtime_api.h>",
         "#include <stddef.h>",
         "",
-        *_macros(winner),
+        *_macros(winner, label),
         "#ifdef __cplusplus",
         'extern "C" {',
         "#endif",
         "",
-        *comment(_contract(winner)),
-        f"{_signature(winner)};",
+        *comment(_contract(winner, label)),
+        f"{signature(winner, label)};",
         "",
         "#ifdef __cplusplus",
         "}",
@@ -93,8 +97,13 @@ def declaration_text(winner: Winner, name: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def launcher_name(winner: Winner) -> str:
-    return f"ktune_{identifier(winner.loaded.name)}_launch"
+def launcher_name(winner: Winner, label: str = "") -> str:
+    return "_".join(["ktune", identifier(winner.loaded.name), "launch", *([label] if label else [])])
+
+
+def labelled_macro(winner: Winner, label: str, name: str) -> str:
+    """`KTUNE_TOY_N1000_SIZE_N`; without a label `KTUNE_TOY_SIZE_N`."""
+    return macro(winner.loaded.name, *([label] if label else []), name)
 
 
 def kernel_launches(winner: Winner) -> list[KernelLaunch]:
@@ -110,18 +119,40 @@ def kernel_launches(winner: Winner) -> list[KernelLaunch]:
     return found
 
 
-def _how_to_compile(winner: Winner, name: str) -> list[str]:
+def _source(winner: Winner, label: str) -> str:
+    """The variant's source; with a label, its kernels are seen in their own file only."""
+    text = variant_source(winner.loaded, winner.measurement.variant).rstrip("\n")
+    if not label:
+        return text
+    if _C_BLOCK.search(text):
+        raise UsageError(
+            f'the kernels of {winner.loaded.name} stand in an extern "C" {{ }} block, so that those of two problems '
+            'have the same names; write extern "C" before each kernel, or export one problem at a time'
+        )
+    return _C_LINKAGE.sub("static", text)
+
+
+_C_BLOCK = re.compile(r'extern\s+"C"\s*\{')
+_C_LINKAGE = re.compile(r'extern\s+"C"(?=[^;{]*__global__)')
+
+
+def _how_to_compile(winner: Winner, name: str, label: str) -> list[str]:
     flags = " ".join(winner.flags)
+    share = (
+        "Each tuned problem has a file of its own; compile them without -rdc=true."
+        if label
+        else "One program can hold one tuned problem of a family."
+    )
     return [
         *provenance_lines(winner),
         "",
         f"Compile:  nvcc {flags} -c {name}_kernel.cu",
-        f"Use:      include {name}_kernel.cuh, call {launcher_name(winner)}, link {name}_kernel.o and cudart.",
-        "The flags are part of what was measured and verified. One program can hold one tuned problem of a family.",
+        f"Use:      include {name}_kernel.cuh, call {launcher_name(winner, label)}, link {name}_kernel.o and cudart.",
+        f"The flags are part of what was measured and verified. {share}",
     ]
 
 
-def _contract(winner: Winner) -> list[str]:
+def _contract(winner: Winner, label: str) -> list[str]:
     family = winner.loaded.family
     tensors = [("input", t) for t in family.inputs(winner.problem)]
     tensors += [("output", t) for t in family.outputs(winner.problem)]
@@ -131,16 +162,16 @@ def _contract(winner: Winner) -> list[str]:
         f"on `stream`, for the problem {winner.problem.label}.",
         "Device pointers, 16-byte aligned; outputs overlap nothing else. Sizes must be the tuned ones.",
         *described,
-        f"  workspace: {macro(winner.loaded.name, 'workspace_bytes')} bytes, 256-byte aligned; NULL if that is 0",
+        f"  workspace: {labelled_macro(winner, label, 'workspace_bytes')} bytes, 256-byte aligned; NULL if that is 0",
         "Returns cudaErrorInvalidValue for other sizes, null or overlapping pointers, cudaErrorMisalignedAddress,",
         "or what the launch returned. Errors of the running kernel show at the stream's next synchronisation.",
     ]
 
 
-def _macros(winner: Winner) -> list[str]:
-    family = winner.loaded.name
-    lines = [f"#define {macro(family, f'size_{name}')} {integer(size)}" for name, size in winner.problem.sizes]
-    return [*lines, f"#define {macro(family, 'workspace_bytes')} {winner.workspace_bytes}ull", ""]
+def _macros(winner: Winner, label: str) -> list[str]:
+    values = {f"size_{name}": integer(size) for name, size in winner.problem.sizes}
+    values["workspace_bytes"] = f"{winner.workspace_bytes}ull"
+    return [*(f"#define {labelled_macro(winner, label, name)} {value}" for name, value in values.items()), ""]
 
 
 def _parameter(name: str) -> str:
@@ -153,14 +184,21 @@ def _parameter(name: str) -> str:
     )
 
 
-def _signature(winner: Winner) -> str:
+def signature(winner: Winner, label: str = "") -> str:
+    """The launcher's declaration, without its semicolon."""
     family = winner.loaded.family
     parameters = [f"const {_pointer(t)}* {_parameter(t.name)}" for t in family.inputs(winner.problem)]
     parameters += [f"{_pointer(t)}* {_parameter(t.name)}" for t in family.outputs(winner.problem)]
     parameters.append("void* workspace")
     parameters += [f"long long size_{identifier(name)}" for name, _ in winner.problem.sizes]
     listed = ",\n    ".join([*parameters, "cudaStream_t stream"])
-    return f"cudaError_t {launcher_name(winner)}(\n    {listed})"
+    return f"cudaError_t {launcher_name(winner, label)}(\n    {listed})"
+
+
+def argument_names(winner: Winner) -> list[str]:
+    """What the launcher's declaration calls its tensors, in order."""
+    family = winner.loaded.family
+    return [_parameter(t.name) for t in (*family.inputs(winner.problem), *family.outputs(winner.problem))]
 
 
 def _pointer(tensor: Tensor) -> str:

@@ -17,6 +17,7 @@ from ktune.output.ranking import default_measurement, has_time, rank_key, standi
 from ktune.output.rounding import interval, median, microseconds, ratio
 from ktune.output.style import STYLE
 from ktune.output.summary import Finding, Report, comparison, counts_line, failure_reasons, source_note, status_counts
+from ktune.study.verdict import Speed
 
 MARK = '<meta name="generator" content="ktune'
 TOP = 20
@@ -64,7 +65,7 @@ def _problem_section(report: Report, problem: Problem) -> list[str]:
 
 def _headline(report: Report, finding: Finding, measurements: Sequence[Measurement]) -> list[str]:
     winner = finding.winner
-    notes = [comparison(report.family, winner, measurements)]
+    notes = [comparison(finding)]
     if finding.noise_percent is not None:
         notes.append(f"noise floor {finding.noise_percent:.2g} % (the same binary against itself in fresh processes)")
     if finding.tied:
@@ -76,6 +77,7 @@ def _headline(report: Report, finding: Finding, measurements: Sequence[Measureme
         paragraph(f"Winner: #{winner.trial}, effort {winner.effort}. Source: {source_note([winner])}.", "source"),
         f"<p><code>{escape(report.identify(winner.variant.configuration))}</code></p>",
         f"<ul>{''.join(told)}</ul>" if told else "",
+        *(paragraph(f"Warning: {warning}.", "warning") for warning in finding.warnings),
         _configuration_table(report, winner, measurements),
     ]
 
@@ -121,12 +123,22 @@ def _leaders(report: Report, measurements: Sequence[Measurement], finding: Findi
         registers = "n/a" if m.build is None else str(m.build.registers)
         cold = f"{median(m.cold)} {interval(m.cold)}"
         won = finding is not None and m.variant == finding.winner.variant
+        against = finding.verdict_against(m) if finding and m.effort is finding.winner.effort else None
+        speed = "n/a" if against is None else "winner" if won else _SEEN_FROM_IT[against]
         identity = report.identify(m.variant.configuration)
-        cells = (f"#{m.trial}", identity, cold, median(m.hot), error, registers, m.effort.value)
+        cells = (f"#{m.trial}", identity, cold, speed, median(m.hot), error, registers, m.effort.value)
         rows.append(row(*cells, style="winner" if won else ""))
-    head = ("trial", "configuration", "cold median [95 %], us", "hot, us", "error / tolerance", "registers", "effort")
-    note = paragraph(f"The winner is bold. Source: {source_note(fastest)}.", "source")
-    return [f"<h3>The fastest {len(fastest)}</h3>", table(head, rows, "numbers"), note]
+    head = ("trial", "configuration", "cold median [95 %], us", "verdict", "hot, us", "error / tolerance", "registers")
+    note = paragraph(
+        "The winner is bold. Verdict: against it, by intervals and noise floor; n/a where the two were timed by "
+        f"different protocols. Source: {source_note(fastest)}.",
+        "source",
+    )
+    return [f"<h3>The fastest {len(fastest)}</h3>", table((*head, "effort"), rows, "numbers"), note]
+
+
+# The winner's verdict on another, as the other's on the winner.
+_SEEN_FROM_IT = {Speed.FASTER: Speed.SLOWER, Speed.SLOWER: Speed.FASTER, Speed.TIED: Speed.TIED}
 
 
 def _endings(measurements: Sequence[Measurement]) -> list[str]:

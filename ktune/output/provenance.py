@@ -6,7 +6,7 @@ from ktune import __version__
 from ktune.core.identity import configuration_id
 from ktune.core.model import Timing
 from ktune.output.rounding import interval, median
-from ktune.output.summary import source_note
+from ktune.output.summary import comparison, source_note
 from ktune.output.winner import Winner
 
 
@@ -34,6 +34,9 @@ def provenance(winner: Winner) -> list[tuple[str, str]]:
     rows.append(("noise floor", "not measured" if noise is None else f"{noise:.2g} %"))
     tied = [configuration_id(winner.loaded.family, other.variant.configuration) for other in winner.finding.tied]
     rows.append(("tied", ", ".join(tied) or "none"))
+    if winner.finding.default is not None and winner.finding.verdict is not None:
+        rows.append(("against the default", comparison(winner.finding) or winner.finding.verdict.value))
+    rows += [("warning", warning) for warning in winner.finding.warnings]
     rows += [("measured at", m.finished_at or "not known"), ("command", winner.command or "not known")]
     return [*rows, ("ktune", m.environment.ktune if m.environment else __version__)]
 

@@ -4,24 +4,45 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from ktune.api import Family
 from ktune.core.identity import configuration_id
 from ktune.core.model import Configuration, Measurement, Problem, Source, Status
 from ktune.core.space import default_values
-from ktune.output.ranking import default_measurement, has_time, standing
+from ktune.output.ranking import default_measurement, has_time, rank_key, standing
 from ktune.output.rounding import interval, median, ratio
 from ktune.study.ranking import stand
+from ktune.study.verdict import Speed, verdict
+
+if TYPE_CHECKING:
+    from ktune.study.study import Study
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The winner of one problem, the others that cannot be told from it, and the A/A difference in per cent."""
+    """The winner of one problem, the others that cannot be told from it, and the A/A difference in per cent.
+
+    default: the default's measurement, for the verdict. warnings: what a reader must know before believing the figures.
+    """
 
     winner: Measurement
     tied: tuple[Measurement, ...] = ()
     noise_percent: float | None = None
+    default: Measurement | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> Speed | None:
+        """How the winner is against the default; None where that has no time of its own."""
+        return self.verdict_against(self.default)
+
+    def verdict_against(self, other: Measurement | None) -> Speed | None:
+        """How the winner is against another."""
+        if other is None or not has_time(other) or other.cold is None or self.winner.cold is None:
+            return None
+        return verdict(self.winner.cold, other.cold, self.noise_percent)
 
 
 @dataclass(frozen=True)
@@ -46,12 +67,24 @@ class Report:
 
     def finding(self, problem: Problem) -> Finding | None:
         """The given finding, else what the measurements decide; None if nothing passed."""
+        measurements = self.of_problem(problem)
+        default = default_measurement(self.family, measurements)
         for finding in self.findings:
             if finding.winner.problem == problem:
-                return finding
-        default = Configuration(tuple(default_values(self.family).items()))
-        found = stand(self.of_problem(problem), default, self.identify)
-        return None if found is None else Finding(found.winner, found.tied)
+                return replace(finding, default=finding.default or default)
+        usual = Configuration(tuple(default_values(self.family).items()))
+        found = stand(measurements, usual, self.identify)
+        return None if found is None else Finding(found.winner, found.tied, default=default)
+
+
+def finding_of(study: Study) -> Finding | None:
+    """What a study found by its own default and noise floor; None if nothing passed."""
+    standing, finals = study.standing(), study.finals
+    if standing is None:
+        return None
+    noise, warnings = (finals.noise_percent, finals.warnings) if finals and standing.final else (None, ())
+    ranked = sorted((m for m in study.measurements() if m.variant.configuration == study.default), key=rank_key)
+    return Finding(standing.winner, standing.tied, noise, next(iter(ranked), None), warnings)
 
 
 def summary_lines(report: Report) -> list[str]:
@@ -66,7 +99,7 @@ def summary_lines(report: Report) -> list[str]:
         if finding is None:
             lines += ["no variant is both right and timed", *failure_lines(measurements)]
         else:
-            lines += _winner_lines(report.family, finding, measurements)
+            lines += _winner_lines(report.family, finding)
     return lines
 
 
@@ -114,17 +147,18 @@ def note_of_source(source: Source) -> str:
     return _SOURCE_NOTES[source]
 
 
-def comparison(family: Family, winner: Measurement, measurements: Sequence[Measurement]) -> str | None:
+def comparison(finding: Finding) -> str | None:
     """`2.91x faster than the default`; None where the default has no time of its own."""
-    default = default_measurement(family, measurements)
-    if default is None or not has_time(default) or default.cold is None or winner.cold is None:
+    winner, default, found = finding.winner, finding.default, finding.verdict
+    if found is None or default is None or default.cold is None or winner.cold is None:
         return None
     if default.variant == winner.variant:
         return "the default is the winner"
     gain = default.cold.median_us / winner.cold.median_us
-    if gain >= 1:
-        return f"{ratio(gain)} faster than the default ({median(default.cold)} us)"
-    return f"{ratio(1 / gain)} slower than the default ({median(default.cold)} us): keep the default"
+    shown = f"the default ({median(default.cold)} us)"
+    if found is Speed.TIED:
+        return f"tied with {shown}"
+    return f"{ratio(gain)} faster than {shown}" if gain > 1 else f"{ratio(1 / gain)} slower than {shown}: keep it"
 
 
 _SOURCE_NOTES = {
@@ -141,7 +175,7 @@ def _source_suffix(measurements: Sequence[Measurement]) -> str:
     return f" ({source_note(measurements)})"
 
 
-def _winner_lines(family: Family, finding: Finding, measurements: Sequence[Measurement]) -> list[str]:
+def _winner_lines(family: Family, finding: Finding) -> list[str]:
     winner = finding.winner
     assert winner.cold is not None
     hot = f", {median(winner.hot)} us hot" if winner.hot else ""
@@ -150,10 +184,12 @@ def _winner_lines(family: Family, finding: Finding, measurements: Sequence[Measu
         f"winner #{winner.trial} {median(winner.cold)} us cold {interval(winner.cold)}{hot}{error}",
         f"  {configuration_id(family, winner.variant.configuration)}",
     ]
-    notes = [comparison(family, winner, measurements)]
+    notes = [comparison(finding)]
     if finding.noise_percent is not None:
         notes.append(f"noise {finding.noise_percent:.2g} %")
     if finding.tied:
         notes.append(f"tied: {', '.join(f'#{m.trial}' for m in finding.tied)}")
     told = [note for note in notes if note]
-    return [*lines, f"  {'; '.join(told)}"] if told else lines
+    if told:
+        lines.append(f"  {'; '.join(told)}")
+    return [*lines, *(f"  warning: {warning}" for warning in finding.warnings)]

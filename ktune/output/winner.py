@@ -130,6 +130,9 @@ def winner_json(winner: Winner) -> dict[str, Any]:
         "hot": _timing_json(m.hot),
         "noise_percent": winner.finding.noise_percent,
         "tied": [_named(winner, other) for other in winner.finding.tied],
+        "default": None if winner.finding.default is None else _named(winner, winner.finding.default),
+        "verdict": winner.finding.verdict,
+        "warnings": list(winner.finding.warnings),
         "accuracy": None if m.accuracy is None else asdict(m.accuracy),
         "build": None if m.build is None else asdict(m.build),
         "digests": {

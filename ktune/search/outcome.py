@@ -14,8 +14,9 @@ from ktune.study.study import Study
 class Outcome:
     """winner: None if the search was interrupted, or had no trials, before anything passed.
 
-    default: the default configuration's own measurement, the full one if there is one. tied: those whose intervals
-    can't be told from the fastest one's, without the winner. final: the winner was chosen by full measurements.
+    default: the default configuration's own measurement, the full one if there is one. tied: those that can't be told
+    from the fastest, without the winner. final: the winner was chosen by full measurements. noise_percent, warnings: of
+    the races that gave these; None where the finalists did not race.
     exhausted: no valid point is left. trials_done, trials_total: of the study, resumed ones included.
     evaluator_stats: seconds by phase, as the evaluator counts them.
     """
@@ -31,6 +32,8 @@ class Outcome:
     elapsed_s: float
     interrupted: bool = False
     exhausted: bool = False
+    noise_percent: float | None = None
+    warnings: tuple[str, ...] = ()
     evaluator_stats: Mapping[str, float] = field(default_factory=dict)
 
 

@@ -33,6 +33,11 @@ class Pool:
     def __len__(self) -> int:
         return self._left
 
+    def __contains__(self, configuration: object) -> bool:
+        """Whether it is an open point."""
+        index = self.space.index.get(configuration) if isinstance(configuration, Configuration) else None
+        return index is not None and bool(self._open[index])
+
     def take(self, configuration: Configuration) -> bool:
         """Remove a point; False if it is not in the space or has left already."""
         index = self.space.index.get(configuration)

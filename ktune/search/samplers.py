@@ -14,6 +14,7 @@ from ktune.core.identity import value_text
 from ktune.core.model import Configuration, Measurement, Status, Value
 from ktune.core.space import Space
 from ktune.search.pool import Pool
+from ktune.search.refine import Refiner
 from ktune.study.ranking import eligible_time_us
 
 if TYPE_CHECKING:
@@ -95,7 +96,10 @@ class WalkSampler:
 
 
 class TpeSampler:
-    """Optuna's tree-structured Parzen estimator over an in-memory study.
+    """Optuna's tree-structured Parzen estimator over an in-memory study, then steps around the best points.
+
+    The estimator has the first half of the trials and finds the region; the Refiner has the second half and searches
+    it out, so that searches with other seeds end at the same points.
 
     Ordinals are suggested as positions, a parameter only where it exists. A suggestion that keeps no rule or is out
     already becomes the nearest open point. The first `startup` points are the seed's walk, which is uniform over
@@ -121,6 +125,8 @@ class TpeSampler:
         self._pool = Pool(space, seed)
         self._first = deque(first)
         self._startup = max(5, min(20, trials // 10))
+        self._refine_from = max(self._startup, trials // 2)
+        self._refiner = Refiner(space, self._pool)
         self._running: dict[Configuration, Trial] = {}
         self._parameters = [(p, space.values(p)) for p in space.family.parameters]
         # Another seed after a resumption, or the same suggestions would come again.
@@ -131,7 +137,8 @@ class TpeSampler:
                 multivariate=True, group=True, constant_liar=True, seed=sampler_seed, n_startup_trials=self._startup
             )
         self._study = optuna.create_study(direction="minimize", sampler=sampler)
-        self._known = 0
+        self._told: set[Configuration] = set()
+        self._asked = 0
         for m in measured:
             self._learn_from_outside(m)
 
@@ -140,9 +147,14 @@ class TpeSampler:
             point = self._first.popleft()
             if self._pool.take(point):
                 return self._run(point)
-        if self._known < self._startup:
+        if self._asked < self._startup:
             point_or_none = self._pool.walk()
             return None if point_or_none is None else self._run(point_or_none)
+        if self._asked >= self._refine_from:
+            refined = self._refiner.propose()
+            if refined is not None:
+                self._asked += 1
+                return refined
         return self._suggest() if len(self._pool) else None
 
     def tell(self, m: Measurement) -> None:
@@ -151,6 +163,8 @@ class TpeSampler:
             self._learn_from_outside(m)
             return
         objective = _objective(m)
+        self._told.add(m.variant.configuration)
+        self._refiner.learn(m.variant.configuration, objective)
         if objective is None:
             trial.set_constraint("failure", _severity(m))
             self._study.tell(trial, state=self._optuna.trial.TrialState.PRUNED)
@@ -168,6 +182,7 @@ class TpeSampler:
         point = Configuration(tuple(chosen.items()))
         if self._pool.take(point):
             self._running[point] = trial
+            self._asked += 1
             return point
         self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
         nearest = self._pool.nearest(chosen)
@@ -179,7 +194,7 @@ class TpeSampler:
         trial = self._study.ask()
         self._read(trial)
         self._running[point] = trial
-        self._known += 1
+        self._asked += 1
         return point
 
     def _read(self, trial: Trial) -> dict[str, Value]:
@@ -206,10 +221,13 @@ class TpeSampler:
         return found
 
     def _learn_from_outside(self, m: Measurement) -> None:
-        """Add a finished trial for a point that was not asked for here: resumed, or another process's."""
+        """Add a finished trial for a point that the estimator did not suggest: refined, resumed, another process's."""
         point = m.variant.configuration
-        if not self._pool.take(point):
+        if point not in self._space or point in self._told:
             return
+        if self._pool.take(point):
+            self._asked += 1
+        self._told.add(point)
         optuna = self._optuna
         distributions: dict[str, BaseDistribution] = {}
         parameters = self._suggestible(point)
@@ -220,6 +238,7 @@ class TpeSampler:
                 texts = [value_text(value) for value in values]
                 distributions[parameter.name] = optuna.distributions.CategoricalDistribution(texts)
         objective = _objective(m)
+        self._refiner.learn(point, objective)
         states = optuna.trial.TrialState
         self._study.add_trial(
             optuna.trial.create_trial(
@@ -230,7 +249,6 @@ class TpeSampler:
                 constraints={"failure": _severity(m)} if objective is None else None,
             )
         )
-        self._known += 1
 
 
 def _exists(parameter: Parameter, chosen: dict[str, Value]) -> bool:

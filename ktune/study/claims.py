@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -26,7 +27,7 @@ from sqlalchemy import (
 )
 
 from ktune.core.model import Effort
-from ktune.study.tables import claims, measurements, studies
+from ktune.study.tables import EXTRA_TRIALS, claims, measurements, studies
 
 CLAIM_S = 1800.0
 
@@ -77,7 +78,7 @@ def make_claim(
         return Refused.TAKEN
     if trial is None:
         numbers = connection.execute(_NUMBERS, {"study": study_id}).one()
-        if total is not None and numbers.started >= total:
+        if total is not None and numbers.started >= total and numbers.started - _extra(connection, study_id) >= total:
             return Refused.FULL
         trial = 0 if numbers.last is None else numbers.last + 1
     values = {
@@ -100,6 +101,12 @@ def make_claim(
 def release_claims(connection: Connection, ids: Sequence[int]) -> None:
     for claim_id in ids:
         connection.execute(_RELEASE, {"claim": claim_id})
+
+
+def _extra(connection: Connection, study_id: int) -> int:
+    """How many of the trials that were started don't count."""
+    meta = connection.execute(select(studies.c.meta).where(studies.c.id == study_id)).scalar_one()
+    return len(json.loads(meta).get(EXTRA_TRIALS, []))
 
 
 def _expire(connection: Connection, study_id: int, host: str) -> None:

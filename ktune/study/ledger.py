@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -118,6 +118,28 @@ class Ledger:
         """Mark a study as the one opened last."""
         statement = update(tables.studies).where(tables.studies.c.id == study_id).values(opened_at=timestamp())
         self._database.write(lambda connection: connection.execute(statement))
+
+    def change_meta(self, study_id: int, change: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """Let `change` alter what a study remembers, as it is on disk now; the meta that results."""
+
+        def work(connection: Connection) -> dict[str, Any]:
+            row = connection.execute(
+                select(tables.studies.c.meta).where(tables.studies.c.id == study_id).with_for_update()
+            ).one()
+            meta: dict[str, Any] = json.loads(row.meta)
+            change(meta)
+            statement = update(tables.studies).where(tables.studies.c.id == study_id).values(meta=json.dumps(meta))
+            connection.execute(statement)
+            return meta
+
+        return self._database.write(work)
+
+    def meta(self, study_id: int) -> dict[str, Any]:
+        """What a study remembers, as it is on disk now."""
+        statement = select(tables.studies.c.meta).where(tables.studies.c.id == study_id)
+        text = self._database.read(lambda connection: connection.execute(statement).scalar_one())
+        found: dict[str, Any] = json.loads(text)
+        return found
 
     def record(self, study_id: int, entries: Sequence[Entry], done: Sequence[Claim] = ()) -> list[Entry]:
         """Store results and give back the claims `done`, in one transaction. A result already there is not doubled."""

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ktune.core.model import Configuration, Effort, Measurement, Variant
+from ktune.study.verdict import Speed, verdict
 
 Identify = Callable[[Configuration], str]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """The winner, and the others whose intervals can't tell them from the fastest. `final`: by the full protocol."""
+    """The winner, and the others that can't be told from the fastest. `final`: by the full protocol."""
 
     winner: Measurement
     tied: tuple[Measurement, ...] = ()
@@ -39,19 +40,25 @@ def rank(measurements: Iterable[Measurement], default: Configuration | None, ide
     return [m for _, m in sorted(timed, key=lambda pair: (pair[0], *preference(pair[1], default, identify)))]
 
 
-def preference(m: Measurement, default: Configuration | None, identify: Identify) -> tuple[bool, float, str]:
-    """Smaller is preferred among equals: the default first, then fewer registers, then by id."""
+def preference(m: Measurement, default: Configuration | None, identify: Identify) -> tuple[bool, float, int, str]:
+    """Smaller is preferred among equals: the default first, then fewer registers, then fewer changes, then by id."""
     configuration = m.variant.configuration
     registers = float(m.build.registers) if m.build else math.inf
-    return configuration != default, registers, identify(configuration)
+    changes = sum(default.get(name) != value for name, value in configuration.items()) if default else 0
+    return configuration != default, registers, changes, identify(configuration)
 
 
-def stand(measurements: Sequence[Measurement], default: Configuration | None, identify: Identify) -> Standing | None:
+def stand(
+    measurements: Sequence[Measurement],
+    default: Configuration | None,
+    identify: Identify,
+    noise_percent: float | None = None,
+) -> Standing | None:
     """The winner among everything measured; None if nothing passed.
 
-    Full measurements decide, once the fastest of the search has one. Among those whose intervals overlap the fastest
-    one's, the winner is chosen by `preference`, so that noise does not change it. A variant that failed its full
-    measurement can't win.
+    Full measurements decide, once the fastest of the search has one. Among those that are tied with the fastest,
+    the winner is chosen by `preference`, so that noise does not change it. A variant that failed its full measurement
+    can't win.
     """
     short, full = latest(measurements, Effort.SEARCH), latest(measurements, Effort.FULL)
     finals = rank(full.values(), default, identify)
@@ -59,18 +66,18 @@ def stand(measurements: Sequence[Measurement], default: Configuration | None, id
     if finals:
         reached = [t for m in finals if (t := eligible_time_us(short.get(m.variant))) is not None]
         if not rest or not reached or min(reached) <= rest[0].cold_us:  # type: ignore[operator]
-            return _settle(finals, default, identify)
+            return _settle(finals, default, identify, noise_percent)
     return Standing(rest[0]) if rest else None
 
 
-def overlap(a: Measurement, b: Measurement) -> bool:
-    """Whether the 95 % intervals of the two cold medians have a point in common."""
-    if a.cold is None or b.cold is None:
-        return False
-    return a.cold.ci_low_us <= b.cold.ci_high_us and b.cold.ci_low_us <= a.cold.ci_high_us
+def tied(a: Measurement, b: Measurement, noise_percent: float | None = None) -> bool:
+    """Whether neither of two cold times can be called the faster."""
+    return a.cold is not None and b.cold is not None and verdict(a.cold, b.cold, noise_percent) is Speed.TIED
 
 
-def _settle(finals: Sequence[Measurement], default: Configuration | None, identify: Identify) -> Standing:
-    equal = [m for m in finals if m is finals[0] or overlap(m, finals[0])]
+def _settle(
+    finals: Sequence[Measurement], default: Configuration | None, identify: Identify, noise_percent: float | None
+) -> Standing:
+    equal = [m for m in finals if m is finals[0] or tied(m, finals[0], noise_percent)]
     winner = min(equal, key=lambda m: preference(m, default, identify))
     return Standing(winner, tuple(m for m in equal if m is not winner), final=True)

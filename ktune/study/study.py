@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,11 +18,15 @@ from ktune.core.space import Space
 from ktune.study.claims import Claim, Owner, Refused
 from ktune.study.codec import configuration_from_json, configuration_to_json
 from ktune.study.database import LOCK_WAIT_S, Locked
+from ktune.study.finals import Finals, finals_from_json, finals_to_json
 from ktune.study.ledger import Entry, Ledger, StudyRecord
 from ktune.study.naming import is_writable, ledger_path, study_folder
 from ktune.study.pending import PENDING_NAME, absorb_pending, save_pending
 from ktune.study.ranking import Standing, eligible_time_us, latest, stand
+from ktune.study.tables import EXTRA_TRIALS
 from ktune.study.takeover import CurrentKey, choose_record, take_over
+
+FINALS = "finals"
 
 
 @dataclass(frozen=True)
@@ -173,7 +177,7 @@ class Study:
 
     @property
     def meta(self) -> Mapping[str, Any]:
-        """`default` (configuration), `narrowing`, and what else the search that began the study gave."""
+        """`default` (configuration), `narrowing`, what else the search that began the study gave, and its `finals`."""
         return self._record.meta
 
     def measurements(self) -> list[Measurement]:
@@ -191,14 +195,40 @@ class Study:
         self._unsaved.append(Entry(self.identify(m.variant.configuration), key, m))
         self._flush(() if keep_claim else (m,))
 
-    def claim(self, configuration: Configuration, total: int | None = None) -> int | Refused:
-        """The number of a new trial for this configuration, which then is this process's to measure."""
-        digest = configuration_digest(configuration)
-        claim = self.ledger.claim(self._record, digest, Effort.SEARCH, self._owner, total=total)
+    def claim(
+        self, configuration: Configuration, total: int | None = None, effort: Effort = Effort.SEARCH
+    ) -> int | Refused:
+        """The number of a new trial for this configuration, which then is this process's to measure.
+
+        One that begins with the full effort has a number, and does not count among the study's trials.
+        """
+        claim = self.ledger.claim(self._record, configuration_digest(configuration), effort, self._owner, total=total)
         if isinstance(claim, Refused):
             return claim
-        self._claims[claim.trial, Effort.SEARCH] = claim
+        self._claims[claim.trial, effort] = claim
         return claim.trial
+
+    def claim_extra(self, configuration: Configuration) -> int | Refused:
+        """Like `claim`, of a short measurement that does not count among the study's trials."""
+        trial = self.claim(configuration)
+        if not isinstance(trial, Refused):
+            self._change_meta(lambda meta: meta.setdefault(EXTRA_TRIALS, []).append(trial))
+        return trial
+
+    def settle(self, finals: Finals) -> Finals:
+        """Remember the final, with the winner and the tied set that follow from it; every finalist is recorded."""
+        standing = stand(self.measurements(), self.default, self.identify, finals.noise_percent)
+        if standing is not None:
+            winner, *tied = [self.identify(m.variant.configuration) for m in (standing.winner, *standing.tied)]
+            finals = replace(finals, winner=winner, tied=tuple(tied))
+        self._change_meta(lambda meta: meta.update({FINALS: finals_to_json(finals)}))
+        return finals
+
+    @property
+    def finals(self) -> Finals | None:
+        """The last final; None if the finalists have not raced."""
+        found = self._record.meta.get(FINALS)
+        return None if found is None else finals_from_json(found)
 
     def claim_full(self, m: Measurement) -> bool:
         """Whether the full measurement of a trial is this process's to make."""
@@ -227,11 +257,14 @@ class Study:
             return []
         fresh = [e for e in self.ledger.entries(self._record.id, min(foreign) - 1) if e.id in foreign]
         self._remember(fresh)
+        self._record = replace(self._record, meta=self.ledger.meta(self._record.id))
         return [e.measurement for e in fresh]
 
     def standing(self) -> Standing | None:
         """The winner so far with those tied with it; None if nothing passed."""
-        return stand(self.measurements(), self.default, self.identify)
+        finals = self.finals
+        noise_percent = None if finals is None else finals.noise_percent
+        return stand(self.measurements(), self.default, self.identify, noise_percent)
 
     def best(self) -> Measurement | None:
         """The winner so far; None if nothing passed."""
@@ -247,9 +280,10 @@ class Study:
 
     @property
     def trials_done(self) -> int:
-        """How many trials this study has measured itself; those taken over don't count."""
+        """How many trials this study has measured itself; those taken over and extra ones don't count."""
         own = (e.measurement for e in self._entries if not e.taken_over)
-        return len({m.trial for m in own if m.effort is Effort.SEARCH})
+        extra = self._record.meta.get(EXTRA_TRIALS, [])
+        return len({m.trial for m in own if m.effort is Effort.SEARCH}.difference(extra))
 
     @property
     def next_trial(self) -> int:
@@ -293,6 +327,9 @@ class Study:
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _change_meta(self, change: Callable[[dict[str, Any]], None]) -> None:
+        self._record = replace(self._record, meta=self.ledger.change_meta(self._record.id, change))
 
     def _is_called(self, m: Measurement, text: str) -> bool:
         if text.startswith("#"):

@@ -18,6 +18,9 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
+# In `meta` of a study: the numbers of those trials that do not count among its total.
+EXTRA_TRIALS = "extra_trials"
+
 studies = Table(
     "studies",
     metadata,

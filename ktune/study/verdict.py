@@ -35,14 +35,15 @@ def verdict(first: Timing, second: Timing, noise_percent: float | None = None) -
     Tied where the two intervals overlap or the medians differ by no more than the noise floor, and where a time is
     no number: nothing is claimed that the samples don't show.
     """
-    difference = 100 * abs(first.median_us - second.median_us) / min(first.median_us, second.median_us)
-    told_apart = difference > (noise_percent or 0.0) and not overlap(first, second)
+    a_us, b_us = first.median_us, second.median_us
+    beyond_noise = abs(a_us - b_us) > min(a_us, b_us) * (noise_percent or 0.0) / 100
+    told_apart = beyond_noise and not intervals_overlap(first, second)
     if not told_apart:
         return Speed.TIED
-    return Speed.FASTER if first.median_us < second.median_us else Speed.SLOWER
+    return Speed.FASTER if a_us < b_us else Speed.SLOWER
 
 
-def overlap(a: Timing, b: Timing) -> bool:
+def intervals_overlap(a: Timing, b: Timing) -> bool:
     """Whether the 95 % intervals of the two medians have a point in common."""
     return a.ci_low_us <= b.ci_high_us and b.ci_low_us <= a.ci_high_us
 

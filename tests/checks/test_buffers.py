@@ -59,6 +59,30 @@ def test_a_single_stray_bit_changes_the_digest_and_the_host_copy_restores_it() -
     assert flags([pristine.spoilt()]) == [False] and torch.equal(pristine.device_copy, original)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.uint8, torch.float64])
+@pytest.mark.parametrize("size", [5000, 2 * 4096, 3 * 4096 + 17])
+def test_writes_that_leave_the_sum_of_all_words_as_it_was_change_the_digest(dtype: torch.dtype, size: int) -> None:
+    original = torch.arange(size).remainder(97).to(dtype)
+    swapped, turned, flipped = original.clone(), original.flip(0), original.clone()
+    swapped[[3, 4099]] = swapped[[4099, 3]]
+    flipped[[1, 2, 4098]] *= -1
+    found = {int(digest(tensor)) for tensor in (original, swapped, turned, flipped)}
+    assert len(found) == 4
+
+
+def test_rows_of_words_that_change_places_change_the_digest() -> None:
+    table = torch.randn(8, 4096)
+    assert int(digest(table)) != int(digest(table.flip(0)))
+    assert int(digest(table)) != int(digest(table.flip(1)))
+
+
+def test_two_signs_that_flip_change_the_digest() -> None:
+    table = torch.randn(3, 4096, dtype=torch.float64)
+    other = table.clone()
+    other[0, 0], other[2, 7] = -other[0, 0], -other[2, 7]
+    assert int(digest(table)) != int(digest(other))
+
+
 def test_a_digest_does_not_mind_nan_or_odd_sizes() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.uint8, torch.float64):
         tensor = torch.zeros(7, dtype=dtype)
@@ -77,6 +101,9 @@ def test_a_digest_does_not_mind_nan_or_odd_sizes() -> None:
         ({"inputs": lambda p: {"z": torch.ones(p["N"])}}, "must return 'x', got 'z'"),
         ({"truth": lambda p: {"y": torch.ones(p["N"])}}, "as float64"),
         ({"truth": lambda p: {}}, "must return 'y', got nothing"),
+        ({"bound": lambda p: {}}, "bound\\(\\) of reference.py must return 'y', got nothing"),
+        ({"bound": lambda p: {"y": torch.ones(p["N"])}}, "bound\\(\\) of toy must return y as float64"),
+        ({"bound": lambda p: {"y": -torch.ones(p["N"], dtype=torch.float64)}}, "must not be negative anywhere"),
     ],
 )
 def test_a_reference_module_that_breaks_the_contract_is_named(
@@ -88,5 +115,7 @@ def test_a_reference_module_that_breaks_the_contract_is_named(
         monkeypatch.setattr(module, "inputs", lambda problem, seed, device: spoil["inputs"](problem))
     if "truth" in spoil:
         monkeypatch.setattr(module, "reference", lambda problem, inputs: spoil["truth"](problem))
+    if "bound" in spoil:
+        monkeypatch.setattr(module, "bound", lambda problem, inputs: spoil["bound"](problem), raising=False)
     with pytest.raises(FamilyError, match=message):
         Case(toy, toy.family.problem(N=10), 0, CPU)

@@ -136,6 +136,86 @@ def test_the_worst_of_several_keeps_nan_and_the_place_of_the_failure() -> None:
     assert worst([], TOLERANCE) is None
 
 
+def test_an_element_beyond_the_bound_fails_though_it_is_within_the_tolerance() -> None:
+    truth = reference(5, 20)
+    actual = truth.float()
+    actual[3, 7] += 2e-5
+    bound = torch.full((5, 20), 1e-5, dtype=torch.float64)
+    assert passed(actual, truth)
+    accuracy = compare(actual, truth, TOLERANCE, bound=bound, output="y", check="N100")
+    assert not passes(accuracy, TOLERANCE)
+    assert accuracy.bound_ratio == pytest.approx(2.0, rel=0.01) and accuracy.worst_ratio < 1.0
+    assert accuracy.first_bad == (3, 7) and accuracy.fraction_bad == 0.01
+    assert explain(accuracy, TOLERANCE).startswith(
+        "y[3, 7] is the first of 1.00% of elements beyond the family's componentwise bound in check N100: max error"
+    )
+    assert " of the bound, " in explain(accuracy, TOLERANCE)
+
+
+def test_the_bound_is_taken_element_by_element() -> None:
+    truth = torch.tensor([1.0, 1.0, 1.0], dtype=torch.float64)
+    actual = torch.tensor([1.0, 1.0 + 2.0**-20, 1.0 - 2.0**-20])
+    bound = torch.tensor([0.0, 2.0**-20, 2.0**-19], dtype=torch.float64)
+    accuracy = compare(actual, truth, TOLERANCE, bound=bound)
+    assert passes(accuracy, TOLERANCE) and accuracy.bound_ratio == 1.0
+    tighter = compare(actual, truth, TOLERANCE, bound=bound / 2)
+    assert (tighter.bound_ratio, tighter.fraction_bad, tighter.first_bad) == (2.0, pytest.approx(1 / 3), (1,))
+
+
+def test_without_a_bound_there_is_no_ratio_to_it() -> None:
+    truth = reference(10)
+    assert compare(truth.float(), truth, TOLERANCE).bound_ratio is None
+    empty = torch.zeros(0, dtype=torch.float64)
+    assert compare(empty.float(), empty, TOLERANCE, bound=empty).bound_ratio == 0.0
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 2.0])
+@pytest.mark.parametrize("bound", [NAN, 0.0, INF])
+def test_an_element_that_matches_passes_whatever_the_bound(value: float, bound: float) -> None:
+    truth = torch.tensor([1.0, value], dtype=torch.float64)
+    limits = torch.tensor([1.0, bound], dtype=torch.float64)
+    accuracy = compare(truth.float(), truth, TOLERANCE, bound=limits)
+    assert passes(accuracy, TOLERANCE) and accuracy.bound_ratio == 0.0
+
+
+@pytest.mark.parametrize("actual, bound", [(2.0 + 2.0**-20, 0.0), (2.0 + 2.0**-20, NAN), (NAN, 1.0), (NAN, INF)])
+def test_an_element_that_differs_passes_no_bound_of_nothing_or_nan(actual: float, bound: float) -> None:
+    truth = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    limits = torch.tensor([1.0, bound], dtype=torch.float64)
+    accuracy = compare(torch.tensor([1.0, actual]), truth, TOLERANCE, bound=limits)
+    assert not passes(accuracy, TOLERANCE) and explain(accuracy, TOLERANCE)
+    assert accuracy.first_bad == (1,) and not accuracy.bound_ratio <= 1.0
+
+
+def test_chunks_change_no_figure_of_the_bound() -> None:
+    truth = reference(3, 1001)
+    bound = truth.abs() * 2.0**-26 + 1e-12
+    whole, chunked = (compare(truth.float(), truth, TOLERANCE, bound=bound, chunk=size) for size in (1 << 20, 64))
+    assert whole.bound_ratio is not None and whole.bound_ratio > 1.0
+    assert replace(chunked, normwise=whole.normwise) == whole
+
+
+def test_a_bound_of_another_shape_or_precision_is_refused() -> None:
+    truth = reference(4)
+    for bound in (torch.ones(4), torch.ones(5, dtype=torch.float64)):
+        with pytest.raises(FamilyError, match="the bound of y must be float64 of shape"):
+            compare(truth.float(), truth, TOLERANCE, bound=bound, output="y")
+
+
+def test_the_worst_of_several_keeps_the_largest_ratio_to_a_bound_and_its_place() -> None:
+    truth = reference(10)
+    tight, wide = (torch.full((10,), size, dtype=torch.float64) for size in (1e-12, 1.0))
+    plain = compare(truth.float(), truth, TOLERANCE, check="plain")
+    beyond = compare(truth.float(), truth, TOLERANCE, bound=tight, check="beyond")
+    within = compare(truth.float(), truth, TOLERANCE, bound=wide, check="within")
+    for order in ([plain, beyond, within], [within, beyond, plain]):
+        found = worst(order, TOLERANCE)
+        assert found is not None and found.check == "beyond"
+        assert found.bound_ratio == beyond.bound_ratio and not passes(found, TOLERANCE)
+    only = worst([plain], TOLERANCE)
+    assert only is not None and only.bound_ratio is None
+
+
 def test_bits_tell_negative_zero_from_zero_and_accept_the_same_nan() -> None:
     one = torch.tensor([0.0, NAN])
     assert bool(same_bits(one, one.clone()))

@@ -183,6 +183,32 @@ def test_a_kernel_that_reaches_the_copy_of_an_input_spoils_no_later_variant(case
     assert judged(case, right).status is Status.OK
 
 
+def test_the_familys_bound_is_computed_before_a_kernel_runs_and_kept_out_of_its_reach(
+    toy: LoadedFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = {"y": torch.full((N,), 1e-8, dtype=torch.float64)}
+    monkeypatch.setattr(toy.module("reference"), "bound", lambda problem, inputs: limits, raising=False)
+    case = Case(toy, toy.family.problem(N=N), 0, CPU)
+    monkeypatch.undo()
+
+    def beyond(c: Case) -> None:
+        right(c)
+        y(c)[17] = 2.0 * x(c)[17].double() + 3e-7
+
+    def reaching(c: Case) -> None:
+        beyond(c)
+        c.bound()["y"].fill_(1.0)
+
+    assert judged(case, right).status is Status.OK
+    verdict = judged(case, beyond)
+    assert verdict.status is Status.WRONG and "y[17]" in verdict.detail and "componentwise bound" in verdict.detail
+    assert verdict.accuracy is not None and verdict.accuracy.worst_ratio < 1.0 < (verdict.accuracy.bound_ratio or 0.0)
+    verdict = judged(case, reaching)
+    assert verdict.status is Status.WRONG and "memory far from its buffers" in verdict.detail and verdict.damaged
+    assert verdict.accuracy is not None and (verdict.accuracy.bound_ratio or 0.0) > 1.0
+    assert judged(case, right).status is Status.OK
+
+
 def test_right_but_different_each_time_is_unstable(case: Case) -> None:
     runs = iter(range(100))
 

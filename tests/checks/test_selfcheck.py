@@ -35,6 +35,17 @@ def test_a_tolerance_that_no_float32_kernel_can_meet_is_reported(families: Path)
     assert len(found) == 1 and "the reference rounded to torch.float32 fails" in found[0]
 
 
+def test_a_bound_that_no_float32_kernel_can_meet_is_reported(families: Path) -> None:
+    toy = load_family(families / "toy")
+    module = SimpleNamespace(
+        inputs=toy.module("reference").inputs,
+        reference=lambda problem, inputs: {"y": inputs["x"].double() / 3.0},
+        bound=lambda problem, inputs: {"y": torch.full_like(inputs["x"], 1e-12, dtype=torch.float64)},
+    )
+    found = holes(module, toy.family.problem(N=100), toy.family.tolerance, FLOAT32)
+    assert len(found) == 1 and "the reference rounded to torch.float32 fails" in found[0] and "bound" in found[0]
+
+
 @pytest.mark.parametrize(
     "reference, hole",
     [

@@ -32,7 +32,6 @@ def refused(terminal: Terminal, *words: str | Path, code: int = 2) -> str:
         (["--problem", "N=0"], "N must be at least 1, got 0"),
         (["--problem", "N=-4"], "N must be at least 1, got -4"),
         (["--problem", "N=1,N=2"], "N is given twice"),
-        (["--problem", "small", "--problem", "N=3"], "--problem is given 2 times"),
         (["--set", "blocksize=32"], "no parameter 'blocksize'; did you mean block_size?"),
         (["--set", "block_size=48"], "block_size of toy must be one of 32, 64, 128, 256, got '48'"),
         (["--set", "block_size"], "--set takes name=value,value, got 'block_size'"),
@@ -51,6 +50,12 @@ def test_bad_options_are_told_before_the_gpu_is_looked_for(
     bare: Terminal, toy: Path, command: str, words: list[str], message: str
 ) -> None:
     assert message in refused(bare, command, toy, *words)
+
+
+@pytest.mark.parametrize("command", ["verify", "report", "export", "list"])
+def test_only_search_takes_several_problems(ktune: Terminal, toy: Path, command: str) -> None:
+    message = refused(ktune, command, toy, "--problem", "small", "--problem", "N=3")
+    assert "--problem is given 2 times; only `ktune search` takes several" in message
 
 
 def test_an_unknown_family_names_the_nearest(bare: Terminal, families: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_the_command_line_wins(ktune: Terminal, toy: Path) -> None:
     ("text", "message"),
     [
         ("trails = 5\n", "search has no option 'trails'; did you mean trials?"),
-        ("zzz = 5\n", "search has no option 'zzz'; it has dry-run, gpu"),
+        ("zzz = 5\n", "search has no option 'zzz'; it has dry-run, finalists, gpu"),
         ("trials = \n", "is not TOML"),
         ("json = 3\n", "json must be true or false, got 3"),
         ("trials = true\n", "trials must be a value, not true or false"),

@@ -11,7 +11,7 @@ from cli_terminal import Terminal
 
 import ktune as package
 
-COMMANDS = ("search", "verify", "report", "export", "list", "doctor", "new")
+COMMANDS = ("search", "verify", "report", "export", "bench", "list", "doctor", "new")
 HELP_LIMIT_S = 0.25
 HEAVY = ("torch", "pandas", "numpy", "optuna", "sqlalchemy", "rich", "cuda", "click", "pynvml")
 

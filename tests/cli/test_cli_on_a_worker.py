@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -38,8 +39,6 @@ def test_a_search_builds_measures_and_exports(machine: Terminal, toy: Path, own_
 
 
 def test_a_kernel_that_changed_is_measured_anew(machine: Terminal, toy: Path) -> None:
-    import shutil
-
     shutil.copytree(toy, machine.folder / "mine")
     words = ("search", "./mine", "--set", "algorithm=simple", "--set", "fast_math=0", "--trials", "3", "--seed", "1")
     machine(*words)
@@ -52,3 +51,18 @@ def test_a_kernel_that_changed_is_measured_anew(machine: Terminal, toy: Path) ->
 def test_verify_builds_and_verifies(machine: Terminal, toy: Path) -> None:
     assert "2 variants: all as expected" in machine("verify", toy, "simple.block_32.items_1.fast_math_0",
                                                     "simple.block_64.items_2.fast_math_1")  # fmt: skip
+
+
+def test_bench_races_in_workers_and_leaves_out_a_peer_that_kills_them(machine: Terminal, toy: Path) -> None:
+    shutil.copytree(toy, machine.folder / "mine")
+    peer = 'Peer("{0}", lambda: None, lambda problem, inputs: None)'
+    peers = ", ".join(peer.format(name) for name in ("aborts", "wrong", "plain"))
+    (machine.folder / "mine" / "peers.py").write_text(f"from ktune.api import Peer\n\nPEERS = ({peers})\n")
+    words = ("simple.block_64.items_1.fast_math_0", "--problem", "small", "--json")
+    found = json.loads(machine("bench", "./mine", *words))
+    assert found["environment"]["gpu_name"] == "Fake H200" and found["processes"] == 2
+    verdicts = {row["name"]: (row["status"], len(row["processes"])) for row in found["rows"]}
+    first = found["rows"][0]
+    assert verdicts.pop(first["name"]) == ("ok", 2) and first["configuration"]["block_size"] == 64
+    assert verdicts == {"default": ("ok", 2), "plain": ("ok", 2), "wrong": ("wrong", 2), "aborts": ("crashed", 2)}
+    assert all(process["cold"]["samples_us"] for process in first["processes"])

@@ -8,6 +8,7 @@ import torch
 
 from ktune.gpu import cuda_timer
 from ktune.gpu.cuda_timer import CudaTimer
+from ktune.gpu.timing import Pace
 
 CPU = torch.device("cpu")
 
@@ -91,7 +92,7 @@ def test_a_sample_whose_launch_came_late_is_taken_again_behind_a_longer_delay(ti
     stream.late = lambda: next(answers, False)
     assert len(timer.cold(2).samples_us) == 2
     assert stream.queued.count("plan") == 3
-    assert timer._delay_factor == 4.0
+    assert timer._pace.delay_factor == 4.0
     assert "host-bound" not in timer.method("cold", 1)
 
 
@@ -104,15 +105,77 @@ def test_a_plan_that_is_always_late_is_timed_all_the_same_and_says_so(timer: Cud
     assert "host-bound" not in timer.method("cold", 1), "the next plan starts anew"
 
 
+@pytest.fixture
+def slow_host(timer: CudaTimer, stream: Stream, monkeypatch: pytest.MonkeyPatch) -> Stream:
+    """A host that needs 15 ms to launch the plan."""
+    clock = SimpleNamespace(seconds=0.0)
+    real = stream.run
+
+    def run() -> None:
+        clock.seconds += 0.015
+        real()
+
+    pretended = SimpleNamespace(perf_counter=lambda: clock.seconds, monotonic=lambda: clock.seconds)
+    monkeypatch.setattr(cuda_timer, "time", pretended)
+    monkeypatch.setattr(stream, "run", run)
+    return stream
+
+
+def test_a_plan_that_no_delay_can_hide_is_timed_without_one_and_says_so(timer: CudaTimer, slow_host: Stream) -> None:
+    slow_host.late = lambda: True
+    timer.bind(slow_host.run)
+    slow_host.queued.clear()
+    assert timer.cold(1).samples_us == pytest.approx((60.0,)), "the first sample counts, its delay being the shortest"
+    assert timer.cold(2).samples_us == pytest.approx((60.0, 60.0))
+    assert slow_host.delays == [20 * 2000]
+    assert slow_host.queued.count("plan") == 3, "no sample was taken again"
+    assert "host-bound, with launch gaps" in timer.method("cold", 1)
+
+
+def test_a_host_that_pauses_once_makes_no_plan_host_bound(timer: CudaTimer, stream: Stream, monkeypatch) -> None:
+    # each sample reads the clock twice: the first launch takes 30 ms, the others nothing
+    readings = iter([0.0, 0.03])
+    pretended = SimpleNamespace(perf_counter=lambda: next(readings, 0.03), monotonic=lambda: 0.0)
+    monkeypatch.setattr(cuda_timer, "time", pretended)
+    timer.cold(2)
+    assert "host-bound" not in timer.method("cold", 1)
+
+
+def test_what_was_learnt_of_a_plans_pace_is_known_when_it_is_bound_again(timer: CudaTimer, stream: Stream) -> None:
+    one, other = Pace(), Pace()
+    timer.bind(stream.run, one)
+    stream.late = lambda: True
+    timer.cold(1)
+    stream.late = lambda: False
+    timer.bind(stream.run, other)
+    timer.cold(1)
+    assert "host-bound" not in timer.method("cold", 1)
+    timer.bind(stream.run, one)
+    stream.queued.clear()
+    timer.cold(1)
+    assert stream.queued == ["flush", "event", "plan", "event"]
+    assert "host-bound" in timer.method("cold", 1)
+
+
+def test_a_plan_that_is_late_at_times_says_so_and_keeps_its_delay(timer: CudaTimer, stream: Stream) -> None:
+    answers = iter([False, True, True, True])
+    stream.late = lambda: next(answers, False)
+    assert len(timer.cold(2).samples_us) == 2
+    assert "some launched late" in timer.method("cold", 1) and "host-bound" not in timer.method("cold", 1)
+    stream.queued.clear()
+    timer.cold(1)
+    assert stream.queued.count("delay") == 1
+
+
 def test_the_delay_is_never_shorter_than_20_us_nor_longer_than_20_ms(timer: CudaTimer, stream: Stream) -> None:
     timer.cold(1)
-    timer._host_us = 1e9
+    timer._pace.host_us = 1e9
     timer.cold(1)
     assert stream.delays == [20 * 2000, 20_000 * 2000]
 
 
 def test_the_delay_covers_what_the_host_needs_for_all_launches_of_a_sample(timer: CudaTimer, stream: Stream) -> None:
-    timer._host_us = 15.0
+    timer._pace.host_us = 15.0
     timer.hot(1, 10)
     assert stream.delays == [2 * 15 * 10 * 2000]
 

@@ -70,6 +70,13 @@ def test_a_cell_that_is_not_known_is_empty_and_never_zero():
     assert rows["0"]["spill_store_bytes"] == "0"
 
 
+def test_the_ratio_to_a_bound_is_empty_where_the_family_states_none():
+    (only,) = toy_study(1)[:1]
+    bounded = replace(only, trial=1, accuracy=replace(only.accuracy, bound_ratio=0.25))
+    rows = csv_rows([only, bounded])
+    assert [rows[trial]["worst_bound_ratio"] for trial in "01"] == ["", "0.25"]
+
+
 def test_a_machine_that_is_not_known_leaves_its_cells_empty():
     (only,) = toy_study(1)[:1]
     row = csv_rows([replace(only, environment=None, build=None)])["0"]

@@ -11,6 +11,7 @@ from ktune.core.loading import LoadedFamily, load_family
 from ktune.core.model import Configuration, Effort, Measurement, Problem, Request, Source, Status, Timing, Value
 from ktune.core.space import Space
 from ktune.core.variant import make_variant
+from ktune.gpu.protocol import Entrant, RaceResult
 from ktune.search.outcome import Outcome
 from ktune.search.progress import Snapshot
 from ktune.search.run import search
@@ -68,6 +69,30 @@ class ScriptedEvaluator(FakeEvaluator):
 
     def answer(self, request: Request) -> Measurement:
         return self.change(request, super().answer(request))
+
+    def raced(self, problem: Problem, entrant: Entrant, seed: int) -> RaceResult:
+        """What the same request in full would be answered, under the trial's number."""
+        assert entrant.variant is not None
+        trial = next((r.trial for r in self.evaluated if r.variant == entrant.variant), -1)
+        m = self.answer(Request(trial, entrant.variant, problem, Effort.FULL))
+        self.evaluated.pop()
+        return RaceResult(entrant.name, m.status, m.detail, m.accuracy, m.cold, m.hot)
+
+
+class AnsweringEvaluator:
+    """A GPU that can't race: it only answers requests, with what `inner` says."""
+
+    source = Source.FAKE
+    environment = ENVIRONMENT
+
+    def __init__(self, inner: FakeEvaluator) -> None:
+        self.inner = inner
+
+    def evaluate(self, requests: Iterable[Request]) -> Iterator[Measurement]:
+        return self.inner.evaluate(requests)
+
+    def close(self) -> None:
+        self.inner.close()
 
 
 class InterruptedEvaluator(FakeEvaluator):

@@ -128,6 +128,13 @@ def test_a_measurement_without_one_of_its_parts_is_refused_by_name(part: str) ->
         measurement_from_json(data)
 
 
+def test_an_accuracy_written_before_bounds_were_known_is_read_without_one() -> None:
+    data = measurement_to_json(measure(toy_space().default))
+    del data["accuracy"]["bound_ratio"]
+    old = measurement_from_json(data)
+    assert old.accuracy is not None and old.accuracy.bound_ratio is None
+
+
 def test_an_unknown_status_and_a_torn_line_are_refused() -> None:
     data = measurement_to_json(measure(toy_space().default))
     with pytest.raises(UsageError, match="damaged"):

@@ -98,6 +98,18 @@ def test_nothing_is_pulled_before_it_is_asked_for_and_no_more_than_the_lookahead
     assert yielded == 20
 
 
+def test_the_worker_prepares_the_problem_as_soon_as_the_first_request_is_pulled(evaluator: Make, ask: Ask) -> None:
+    one = evaluator(FakeBuilder(seconds=0.2))
+    assert one.environment
+
+    def proposals() -> Iterator[Request]:
+        yield ask(0)
+        assert one._pool._active is not None and one._pool._active.told == {ask(0).problem}
+        yield ask(1, block_size=64)
+
+    assert len(list(one.evaluate(proposals()))) == 2
+
+
 def test_proposals_see_every_measurement_that_was_yielded_before_them(evaluator: Make, ask: Ask) -> None:
     seen: list[Measurement] = []
 

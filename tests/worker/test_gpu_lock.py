@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import stat
@@ -105,13 +106,22 @@ def test_a_gpu_that_stays_in_use_ends_the_evaluation_in_time(evaluator, ask, hol
         list(evaluator(lock_timeout_s=0.2).evaluate([ask(0)]))
 
 
+def open_files(pid: int) -> set[str]:
+    """What a process has open; it may still be opening and closing others."""
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.add(str(descriptor.readlink()))
+    return found
+
+
 def test_a_worker_does_not_inherit_the_lock_and_close_releases_it(evaluator, ask, tmp_path: Path) -> None:
     one = evaluator()
     list(one.evaluate([ask(0)]))
     path = str(GpuLock(ENVIRONMENT.gpu_uuid, tmp_path).path)
+    assert len(one.worker_pids) == 2
     for pid in one.worker_pids:
-        descriptors = Path(f"/proc/{pid}/fd")
-        assert path not in [str(descriptor.readlink()) for descriptor in descriptors.iterdir()]
+        assert path not in open_files(pid)
     second = evaluator()
     with pytest.raises(EnvironmentFault, match="already in use by this process"):
         list(second.evaluate([ask(1)]))

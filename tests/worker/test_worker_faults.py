@@ -55,7 +55,7 @@ def test_one_poisonous_variant_then_ten_good_ones_are_one_failure_and_ten_result
 def test_a_killed_worker_is_gone_with_its_group_and_another_took_its_place(evaluator: Make, ask: Ask) -> None:
     events: list[str] = []
     one = evaluator(on_event=events.append)
-    assert one.environment
+    list(one.evaluate([ask(6, block_size=64)]))
     before = one.worker_pids
     list(one.evaluate([ask(7, "endless_loop"), ask(8)]))
     assert group_is_gone(before[0])
@@ -66,10 +66,18 @@ def test_a_killed_worker_is_gone_with_its_group_and_another_took_its_place(evalu
 
 def test_a_launch_failure_keeps_the_worker(evaluator: Make, ask: Ask) -> None:
     one = evaluator()
-    assert one.environment
+    list(one.evaluate([ask(2, block_size=64)]))
     before = one.worker_pids
     list(one.evaluate([ask(0, "too_much_shared_memory"), ask(1)]))
     assert one.worker_pids == before
+
+
+def test_the_spare_worker_waits_for_the_first_measurement(evaluator: Make, ask: Ask) -> None:
+    one = evaluator()
+    assert one.environment
+    assert len(one.worker_pids) == 1, "it would take a core from the first builds"
+    list(one.evaluate([ask(0)]))
+    assert len(one.worker_pids) == 2
 
 
 def test_the_log_of_an_aborted_worker_is_named_and_says_where_it_was(evaluator: Make, ask: Ask) -> None:

@@ -1,0 +1,161 @@
+"""From the search's short times to a winner: simplify the leader, choose the finalists, measure them in full."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import closing
+
+from ktune.core.model import Configuration, Effort, Measurement, Request
+from ktune.core.space import Space
+from ktune.core.variant import make_variant
+from ktune.search.final import Racing, race_finalists, racing
+from ktune.search.recorder import Recorder
+from ktune.search.simplify import simplify
+from ktune.study.claims import Refused
+from ktune.study.ranking import eligible_time_us, latest, rank
+
+MOST = 10
+LEAST = 5
+# Of the leader's short time; what is nearer is for the races to tell.
+NEAR = 1.10
+
+
+class Finalists:
+    """Settles the winner of a study. most: how many of the fastest take part; 0 settles nothing."""
+
+    def __init__(self, recorder: Recorder, space: Space, target: str, most: int, seed: int) -> None:
+        self._recorder = recorder
+        self._study = recorder.study
+        self._space = space
+        self._target = target
+        self._most = most
+        self._seed = seed
+        self._racing = racing(recorder.evaluator)
+
+    def settle(self) -> None:
+        """Measure in full what is missing for a winner; nothing if the study is settled.
+
+        A finalist that fails is out, the next fastest takes its place, and the races are run again.
+        """
+        if self._most == 0 or not self._missing(()):
+            return
+        always = (self._space.default, self._simplified())
+        attempted: set[Configuration] = set()
+        while missing := self._missing(always):
+            if self._racing is not None:
+                if not self._race(self._racing, self._chosen(always)):
+                    return
+            else:
+                missing = [m for m in missing if m.variant.configuration not in attempted]
+                if not missing:
+                    return
+                attempted.update(m.variant.configuration for m in missing)
+                self._measure_in_full(missing)
+            self._recorder.counts = self._study.counts()
+
+    def _ranked(self) -> list[Measurement]:
+        """The short measurements of those that may still win, the fastest first."""
+        self._study.refresh()
+        found = self._study.measurements()
+        failed = {v for v, m in latest(found, Effort.FULL).items() if eligible_time_us(m) is None}
+        short = [m for v, m in latest(found, Effort.SEARCH).items() if v not in failed]
+        return rank(short, self._space.default, self._study.identify)
+
+    def _chosen(self, always: Collection[Configuration]) -> list[Measurement]:
+        return choose_finalists(self._ranked(), always, self._most)
+
+    def _missing(self, always: Collection[Configuration]) -> list[Measurement]:
+        """The finalists without a full measurement that counts beside the others'; none if the study is settled.
+
+        Full measurements of the same GPU stand; if any is missing, those made on other GPUs are made anew. Where
+        finalists can race, those that did not are missing.
+        """
+        chosen = self._chosen({self._space.default, *always})
+        full = latest(self._study.measurements(), Effort.FULL)
+        if self._racing is not None and self._study.finals is None:
+            return chosen
+        if all(m.variant in full for m in chosen):
+            return []
+        here = self._recorder.evaluator.environment.gpu_uuid
+        return [m for m in chosen if m.variant not in full or _gpu(full[m.variant]) != here]
+
+    def _simplified(self) -> Configuration:
+        """The leader without needless parameters; the default if there is no leader."""
+        leader = next(iter(self._ranked()), None)
+        if leader is None:
+            return self._space.default
+        return simplify(leader, self._space, self._measure_extra, lambda point: point in self._known())
+
+    def _known(self) -> dict[Configuration, Measurement]:
+        short = latest(self._study.measurements(), Effort.SEARCH)
+        return {variant.configuration: m for variant, m in short.items()}
+
+    def _measure_extra(self, points: Sequence[Configuration]) -> Mapping[Configuration, Measurement]:
+        """The short measurements of points, those of new ones beyond the study's total; some may be lacking."""
+        known = self._known()
+        new = [point for point in points if point not in known]
+        if new:
+            self._recorder.progress.on_phase("simplify", len(new))
+            self._measure("simplify", self._extra_requests(new), len(new))
+            known = self._known()
+        return {point: known[point] for point in points if point in known}
+
+    def _extra_requests(self, points: Sequence[Configuration]) -> Iterator[Request]:
+        for point in points:
+            trial = self._study.claim_extra(point)
+            if not isinstance(trial, Refused):
+                variant = make_variant(self._space.family, point, self._study.problem, self._target)
+                best_us = eligible_time_us(self._recorder.incumbent)
+                yield Request(trial, variant, self._study.problem, Effort.SEARCH, best_us)
+
+    def _measure_in_full(self, missing: Sequence[Measurement]) -> None:
+        self._recorder.progress.on_phase("finalists", len(missing))
+        requests = (Request(m.trial, m.variant, m.problem, Effort.FULL) for m in missing if self._study.claim_full(m))
+        self._measure("finalists", requests, len(missing))
+
+    def _measure(self, phase: str, requests: Iterator[Request], total: int) -> None:
+        begun = time.monotonic()
+        with closing(self._recorder.measure(requests)) as results:
+            for done, m in enumerate(results, 1):
+                if m.effort is Effort.SEARCH:
+                    self._recorder.count(m)
+                pace = (time.monotonic() - begun) / done
+                self._recorder.tell(m, phase, done, total, pace * (total - done))
+
+    def _race(self, evaluator: Racing, chosen: Sequence[Measurement]) -> bool:
+        """Race them and record what that gave; False where another process is at it."""
+        if not all([self._study.claim_full(m) for m in chosen]):
+            return False
+        self._recorder.progress.on_phase("finalists", len(chosen))
+        final = race_finalists(evaluator, chosen, self._study.identify, self._seed)
+        for m in final.measurements:
+            self._study.record(m)
+        # Those whose race is to be run again are still claimed.
+        self._study.release()
+        if final.finals is not None:
+            self._study.settle(final.finals)
+        for done, m in enumerate(final.measurements, 1):
+            self._recorder.tell(m, "finalists", done, len(chosen), 0.0)
+        return True
+
+
+def choose_finalists(
+    ranked: Sequence[Measurement], always: Collection[Configuration], most: int = MOST
+) -> list[Measurement]:
+    """The short measurements of those that take part in the final, the leader's first.
+
+    ranked: those that may win, the fastest first. Of them, all near the leader, at least LEAST and at most `most`; and
+    those of `always`, whatever their times.
+    """
+    if not ranked:
+        return []
+    limit_us = NEAR * (eligible_time_us(ranked[0]) or math.inf)
+    near = sum((eligible_time_us(m) or math.inf) <= limit_us for m in ranked)
+    count = min(most, max(near, LEAST))
+    return [*ranked[:count], *(m for m in ranked[count:] if m.variant.configuration in always)]
+
+
+def _gpu(m: Measurement) -> str:
+    return m.environment.gpu_uuid if m.environment else ""
