@@ -103,12 +103,16 @@ def beside_gemm(timer: CudaTimer, builder: Builder) -> dict[str, Any]:
     return {"gemm_us": gemm_us, "more_us": {name: us - gemm_us for name, us in times.items()}}
 
 
+def copy_into(y: torch.Tensor, z: torch.Tensor) -> None:
+    y.copy_(z)
+
+
 def by_itself(timer: CudaTimer, builder: Builder, side: int = 8192) -> dict[str, Any]:
     problem = FAMILY.problem(M=side, N=side, K=4)
     z = torch.randn(side, side, device="cuda")
     bias = torch.randn(side, device="cuda")
     y = torch.empty_like(z)
-    runs: dict[str, Callable[[], None]] = {"copy": lambda: None if y.copy_(z) is y else None}
+    runs: dict[str, Callable[[], None]] = {"copy": lambda: copy_into(y, z)}
     for name, module, launch in epilogue_launches(problem, builder):
         runs[name] = bind(module, launch, y, bias)
         check(runs[name], y, z, bias)

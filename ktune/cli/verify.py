@@ -51,7 +51,7 @@ class Check:
 
     @property
     def judged(self) -> bool:
-        """False for what the CPU can't tell: a variant that can't run there, one whose fault is the GPU's arithmetic."""
+        """False for what the CPU can't tell: variants that can't run there, or whose fault is the GPU's arithmetic."""
         from ktune.core.model import Source, Status
 
         return self.found.source is not Source.CPU or (self.found.status is not Status.INVALID and not self.known_wrong)
@@ -110,7 +110,6 @@ def verify(
     """Build and verify variants against the float64 reference. Exits with 4 if one is not as expected.
 
     Example: ktune verify selective_scan --problem L=1023 --sample 50
-    Example: ktune verify selective_scan --device cpu --sanitize
     """
     with faults(debug):
         from ktune.cli.configurations import find_configuration

@@ -89,6 +89,24 @@ def test_neighbours_are_valid_and_one_step_away(loaded: LoadedFamily) -> None:
                 assert sum(neighbour[n] != point[n] for n in point) == 1
 
 
+def test_a_change_drops_what_no_longer_exists_and_gives_the_default_to_what_is_new(toy: LoadedFamily) -> None:
+    space = space_of(toy)
+    unrolled = space.complete({"algorithm": "unrolled", "items": 4, "unroll": 4})
+    simple = space.changed(unrolled, {"algorithm": "simple"})
+    assert simple == space.complete({"items": 4})
+    assert simple is not None and space.changed(simple, {"algorithm": "unrolled"}) == space.complete(
+        {"algorithm": "unrolled", "items": 4}
+    )
+
+
+def test_a_change_that_breaks_a_rule_or_leaves_the_narrowing_gives_nothing(toy: LoadedFamily) -> None:
+    space = space_of(toy, block_size=(64, 128))
+    unrolled = space.complete({"algorithm": "unrolled", "items": 4, "unroll": 4})
+    assert space.changed(unrolled, {"items": 1}) is None
+    assert space.changed(unrolled, {"block_size": 256}) is None
+    assert space.changed(unrolled, {"block_size": 64}) in space
+
+
 def test_every_id_names_one_point_and_finds_it_again(loaded: LoadedFamily) -> None:
     space = space_of(loaded)
     for point in space:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ktune.core.model import Measurement, Source, Status
+from ktune.core.model import Effort, Measurement, Source, Status
 from ktune.output import report as report_module
 from ktune.output.page import html_page
 from ktune.output.report import write_report
@@ -159,6 +159,44 @@ def test_a_winner_slower_than_the_default_is_called_that():
     slowest = max(study[:30], key=lambda m: m.cold_us)
     lines = summary_lines(report_of(study, findings=[Finding(slowest)]))
     assert "slower than the default" in lines[3] and "keep it" in lines[3]
+
+
+def finding_against_default(winner_us: float, default_us: float, noise_percent: float, **more) -> Report:
+    """Intervals of 0.2 us; no other variant."""
+    default, winner = toy_study(2)[:2]
+    timed = [
+        replace(m, effort=Effort.FULL, cold=replace(m.cold, median_us=us, ci_low_us=us - 0.1, ci_high_us=us + 0.1))
+        for m, us in ((default, default_us), (winner, winner_us))
+    ]
+    return report_of(timed, findings=[Finding(timed[1], noise_percent=noise_percent, default=timed[0], **more)])
+
+
+@pytest.mark.parametrize(
+    ("winner_us", "noise_percent", "told"),
+    [
+        (50.0, 0.4, "2x faster than the default"),
+        (99.9, 0.4, "tied with the default"),
+        (98.0, 3.0, "tied with the default"),
+        (200.0, 0.4, "2x slower than the default"),
+    ],
+    ids=["faster", "intervals-overlap", "within-the-noise", "slower"],
+)
+def test_the_winner_is_faster_slower_or_tied_by_interval_and_noise(winner_us, noise_percent, told):
+    report = finding_against_default(winner_us, 100.0, noise_percent)
+    assert told in "\n".join(summary_lines(report))
+    assert told in text_of(report)
+
+
+def test_a_warning_of_the_environment_is_shown_beside_the_winner():
+    report = finding_against_default(50.0, 100.0, 2.5, warnings=("the noise floor is 2.5 %",))
+    assert "  warning: the noise floor is 2.5 %" in summary_lines(report)
+    assert "Warning: the noise floor is 2.5 %" in text_of(report)
+
+
+def test_the_fastest_are_listed_with_their_verdict_against_the_winner():
+    report = finding_against_default(50.0, 100.0, 0.4)
+    rows = re.findall(r"<tr[^>]*>(?:(?!</tr>).)*#\d(?:(?!</tr>).)*</tr>", html_page(report), re.DOTALL)
+    assert [("winner" in row, "slower" in row) for row in rows if "full" in row] == [(True, False), (False, True)]
 
 
 def test_several_problems_have_a_section_and_a_winner_each():

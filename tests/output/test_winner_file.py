@@ -11,6 +11,7 @@ import pytest
 
 from ktune.core.errors import UsageError
 from ktune.core.model import Status
+from ktune.output.provenance import provenance
 from ktune.output.summary import Finding
 from ktune.output.winner import Winner, load_winner, read_winner, winner_json, workspace_layout, write_winner
 from tests.output.studies import row_sums_winner, toy, toy_winner
@@ -66,6 +67,19 @@ def test_the_tied_set_is_named(tmp_path: Path):
     first, second = toy_winner(), toy_winner(items=2)
     tied = Winner(first.loaded, Finding(first.measurement, (second.measurement,)))
     assert [other["configuration_id"] for other in winner_json(tied)["tied"]] == [second.identity]
+
+
+def test_the_verdict_against_the_default_and_the_warnings_are_in_the_file_and_its_provenance():
+    default, winner = toy_winner(), toy_winner(block_size=256)
+    finding = Finding(winner.measurement, default=default.measurement, noise_percent=1.5, warnings=("the clock fell",))
+    told = Winner(winner.loaded, finding)
+    data = winner_json(told)
+    assert data["default"]["configuration_id"] == default.identity
+    assert data["verdict"] in ("faster", "slower") and data["warnings"] == ["the clock fell"]
+    rows = dict(provenance(told))
+    assert f"{data['verdict']} than the default" in rows["against the default"] and rows["warning"] == "the clock fell"
+    alone = winner_json(winner)
+    assert (alone["default"], alone["verdict"], alone["warnings"]) == (None, None, [])
 
 
 def test_a_figure_that_is_not_a_number_is_null_in_strict_json(tmp_path: Path):

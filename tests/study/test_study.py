@@ -14,6 +14,7 @@ from ktune.core.errors import EnvironmentFault, KtuneError, UsageError
 from ktune.core.identity import configuration_digest
 from ktune.core.model import Effort, Measurement, Source, Status, Variant
 from ktune.study.claims import Refused
+from ktune.study.finals import Finals, Lap, RaceRecord
 from ktune.study.finding import find_study, latest_study
 from ktune.study.naming import gpu_slug
 from ktune.study.study import Study
@@ -299,6 +300,51 @@ def test_claims_count_towards_the_total(tmp_path: Path) -> None:
         assert one.claim(points[2], total=2) is Refused.FULL
         two.release()
         assert one.claim(points[2], total=2) == 1
+
+
+def test_an_extra_measurement_is_recorded_but_not_counted(tmp_path: Path) -> None:
+    points = toy_space().points
+    with open_toy(tmp_path) as study:
+        study.record(measure(points[0], study.claim(points[0], total=2)))  # type: ignore[arg-type]
+        extra = study.claim_extra(points[1])
+        assert extra == 1 and study.claim_extra(points[1]) is Refused.TAKEN
+        study.record(measure(points[1], extra))
+        assert (study.trials_done, len(study.measurements())) == (1, 2)
+        assert study.claim(points[2], total=2) == 2
+        assert study.claim(points[3], total=2) is Refused.FULL
+    with open_toy(tmp_path) as study:
+        assert study.trials_done == 1
+
+
+def test_what_another_process_measured_beyond_the_total_is_not_counted_here_either(tmp_path: Path) -> None:
+    points = toy_space().points
+    with open_toy(tmp_path) as first, open_toy(tmp_path) as second:
+        extra = second.claim_extra(points[1])
+        assert not isinstance(extra, Refused)
+        second.record(measure(points[1], extra))
+        first.refresh()
+        assert first.trials_done == 0
+        assert first.claim(points[0], total=1) == 1
+
+
+def test_a_final_is_remembered_with_the_winner_and_ties_that_its_noise_decides(tmp_path: Path) -> None:
+    fast, near, slow = toy_space().points[1:4]
+    lap = Lap("x", 0, "ok", True, 50.0, 49.9, 50.1, 45.0, 1980, ("sw_power_cap",))
+    given = Finals(1.0, ("noisy",), (RaceRecord(7, True, (lap,)),), "GPU-1")
+    with open_toy(tmp_path) as study:
+        for trial, (point, time_us) in enumerate([(fast, 50.0), (near, 50.4), (slow, 51.0)]):
+            study.record(measure(point, trial, cold=timing(time_us)))
+            study.record(measure(point, trial, cold=timing(time_us), effort=Effort.FULL))
+        assert study.finals is None
+        assert study.standing() is not None and study.standing().tied == ()  # type: ignore[union-attr]
+        settled = study.settle(given)
+    with open_toy(tmp_path) as study:
+        assert study.finals == settled == replace(given, winner=settled.winner, tied=settled.tied)
+        assert {settled.winner, *settled.tied} == {study.identify(fast), study.identify(near)}
+        standing = study.standing()
+        assert standing is not None and len(standing.tied) == 1
+    with Study.open_existing(tmp_path / FOLDER) as study:
+        assert study.finals == settled
 
 
 def test_a_claim_past_its_deadline_is_void(tmp_path: Path) -> None:

@@ -1,0 +1,102 @@
+"""One mutant put to the test: compiled and executed as a variant of the shipped family would be."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from time import perf_counter
+
+from mutant_table import Mutant
+
+from ktune.build.source import variant_source
+from ktune.core.loading import LoadedFamily, load_family
+from ktune.core.model import Problem, Status, Variant
+from ktune.core.space import Space
+from ktune.core.variant import make_variant
+from ktune.cpu.compiler import Check, ProgramStore
+from ktune.cpu.execute import Execution, Executor
+from ktune.cpu.problems import far_problems, small_problems
+from ktune.cpu.source import translated
+
+FAR = "far"
+CHECKS = (*Check, FAR)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of a mutant. by: the check that found it, "" if none did."""
+
+    mutant: Mutant
+    by: str
+    detail: str
+    seconds: float
+
+    @property
+    def killed(self) -> bool:
+        return bool(self.by)
+
+    @property
+    def as_expected(self) -> bool:
+        return self.killed is not bool(self.mutant.survives)
+
+
+def mutated(mutant: Mutant, folder: Path) -> LoadedFamily:
+    """The family with the mutant's file in a copy of its folder."""
+    original = load_family(mutant.family)
+    copy = folder / mutant.family
+    shutil.copytree(original.folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    path = copy / mutant.file.partition("/")[2]
+    text = path.read_text(encoding="utf-8")
+    if text.count(mutant.old) != 1:
+        raise ValueError(
+            f"{mutant.id}: {mutant.old!r} must occur once in {mutant.file}, found {text.count(mutant.old)}"
+        )
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    return LoadedFamily(original.family, copy)
+
+
+def variant_of(mutant: Mutant) -> tuple[Variant, Problem]:
+    """The original's variant and problem that the mutant is tried in."""
+    loaded = load_family(mutant.family)
+    problem = loaded.named_problems[mutant.problem]
+    configuration = Space(loaded.family, [problem]).complete(mutant.configuration)
+    return make_variant(loaded.family, configuration, problem), problem
+
+
+@cache
+def executor_of(family: str, store: ProgramStore) -> Executor:
+    """One a family, so that references are computed once."""
+    return Executor(load_family(family), store, timeout_s=60.0)
+
+
+def execute(
+    family: str, store: ProgramStore, variant: Variant, problem: Problem, source: str, checks: Iterable[str] = CHECKS
+) -> tuple[str, Execution]:
+    """The first check that a source fails, and how; "" and the last execution if it fails none."""
+    executor = executor_of(family, store)
+    loaded = load_family(family)
+    small, far = small_problems(loaded, variant, problem), far_problems(loaded, variant, problem)
+    found = Execution(Status.OK)
+    for check in checks:
+        if check == FAR:
+            found = executor.verify_far(variant, far, source=source)
+        else:
+            found = executor.verify(variant, small, (Check(check),), source=source)
+        if not found.executable:
+            raise ValueError(f"{family} must be executable to be mutated: {found.detail}")
+        if not found.right:
+            return check, found
+    return "", found
+
+
+def try_mutant(mutant: Mutant, store: ProgramStore, checks: Iterable[str] = CHECKS) -> Trial:
+    began = perf_counter()
+    variant, problem = variant_of(mutant)
+    with tempfile.TemporaryDirectory() as folder:
+        source = translated(variant_source(mutated(mutant, Path(folder)), variant, line_markers=True))
+    by, found = execute(mutant.family, store, variant, problem, source, checks)
+    return Trial(mutant, by, found.detail, perf_counter() - began)
