@@ -214,7 +214,8 @@ def test_the_time_that_the_gpu_waits_for_compilers_is_known(evaluator: Make, ask
     before = slow.stats
     list(slow.evaluate([ask(i, block_size=b) for i, b in enumerate(GOOD_BLOCKS[:5])]))
     idle, total = (slow.stats[key] - before[key] for key in ("gpu_idle_for_builds", "total"))
-    assert 0.4 < idle <= total
+    # four of the five builds of 0.1 s are waited for in full, the first may have begun before the clock did
+    assert 0.35 < idle <= total
     before = slow.stats
     without_builds = [ask(i, "slow", block_size=b) for i, b in enumerate(GOOD_BLOCKS[:5])]
     builder.seconds = 0.0
