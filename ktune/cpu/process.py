@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 import shutil
 import signal
@@ -64,9 +65,9 @@ _STATUSES = {
 _KINDS = {"int32": "i", "uint32": "u", "int64": "l", "uint64": "U", "float32": "f"}
 _LIMITS = {"int32": "<i", "uint32": "<I", "int64": "<q", "uint64": "<Q", "float32": "<f"}
 _ENVIRONMENT = {
-    "ASAN_OPTIONS": f"exitcode={_SANITIZER}:detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=0",
+    "ASAN_OPTIONS": f"exitcode={_SANITIZER}:detect_leaks=0:detect_stack_use_after_return=0:abort_on_error=0"
+    ":verify_asan_link_order=0",
     "UBSAN_OPTIONS": f"exitcode={_SANITIZER}:print_stacktrace=0",
-    "PATH": "/usr/bin:/bin",
 }
 _PAGE = 1 << 12
 _GAP = 1 << 16
@@ -165,7 +166,7 @@ def _argument(launch: KernelLaunch, argument: str | Scalar, numbers: Mapping[str
 def _execute(program: Path, folder: Path, timeout_s: float) -> None:
     try:
         done = subprocess.run(
-            [program, "job", "data"], cwd=folder, env=_ENVIRONMENT, capture_output=True, text=True,
+            [program, "job", "data"], cwd=folder, env={**os.environ, **_ENVIRONMENT}, capture_output=True, text=True,
             errors="replace", timeout=timeout_s, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 INCUMBENTS = 5
 # So many results, the fastest ones, predict the rest; the work grows with the cube of their number.
 MOST_KNOWN = 400
-# How many proposals one ranking gives before the next, if no result comes meanwhile.
+# How many proposals one ranking gives at most, and how many new results make it obsolete.
 RANKED = 64
+OBSOLETE_AFTER = 4
 # Two points so many steps apart still tell e^-1 about each other: single parameters' effects carry far.
 REACH_STEPS = 24.0
 # The share of a log time's variance that no other point can tell: noise, and effects of a point's own.
@@ -42,6 +43,7 @@ class Refiner:
         self._times: dict[Configuration, float] = {}
         self._failed: list[Configuration] = []
         self._ranked: list[Configuration] = []
+        self._news = 0
         self._neighbours: dict[Configuration, list[Configuration]] = {}
         self._rows: dict[Configuration, list[int]] = {}
 
@@ -51,12 +53,13 @@ class Refiner:
             self._failed.append(point)
         else:
             self._times[point] = time_us
-        self._ranked = []
+        self._news += 1
 
     def propose(self) -> Configuration | None:
         """Take a point from the pool; None while no time is known and once none is open so near."""
-        if not self._ranked:
+        if not self._ranked or self._news >= OBSOLETE_AFTER:
             self._ranked = self._rank()
+            self._news = 0
         while self._ranked:
             point = self._ranked.pop()
             if self._pool.take(point):

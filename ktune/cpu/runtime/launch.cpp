@@ -2,6 +2,9 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 #include <unistd.h>
 
 #include "runtime.h"
@@ -247,6 +250,10 @@ extern "C" void __asan_on_error() {
 
 int main(int count, char** arguments) {
   if (count != 3) return ktune_cpu::kExitBadJob;
+#ifdef __linux__
+  // a kernel that never ends must not outlive the process that waits for it
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
 #ifndef KTUNE_ADDRESS
   ktune_cpu::catch_signals();
 #endif

@@ -119,7 +119,7 @@ void reserve_memory(size_t bytes, size_t gap_bytes) {
   gap = rounded(gap_bytes, kPage);
   memory_bytes = rounded(bytes, kPage) + 2 * gap + kSharedRoom;
   void* mapped = mmap(nullptr, memory_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) fail(kExitBadJob, "no address space for %zu bytes", memory_bytes);
+  if (mapped == MAP_FAILED) fail(kExitRefused, "no address space for %zu bytes", memory_bytes);
   memory_base = static_cast<char*>(mapped);
   take(gap);
   shared_base = take(kSharedRoom);
@@ -134,7 +134,9 @@ Region* add_tensor(const char* name, size_t bytes, size_t item_bytes, size_t can
   const size_t before = rounded(canary_bytes, kPage);
   const size_t all = before + rounded(bytes + canary_bytes, kPage);
   char* start = take(all + gap);
-  mprotect(start, all, PROT_READ | PROT_WRITE);
+  if (mprotect(start, all, PROT_READ | PROT_WRITE) != 0) {
+    fail(kExitRefused, "no memory for the %zu bytes of tensor %s", bytes, name);
+  }
   region.data = start + before;
   region.bytes = bytes;
   region.item_bytes = item_bytes;

@@ -14,7 +14,7 @@ from ktune.core.model import Value
 class Mutant:
     """One edit: `old`, which occurs once in `file`, becomes `new`, in a configuration where that line matters.
 
-    survives: why no execution can tell it from the original; "" for a mutant that must be found.
+    found_by: the first check that finds it. survives: why no execution can tell it from the original, in place of that.
     """
 
     kind: str
@@ -24,6 +24,7 @@ class Mutant:
     new: str
     configuration: Mapping[str, Value]
     problem: str = "small"
+    found_by: str = ""
     survives: str = ""
 
     @property

@@ -41,7 +41,7 @@ class Trial:
 
     @property
     def as_expected(self) -> bool:
-        return self.killed is not bool(self.mutant.survives)
+        return self.killed is bool(self.mutant.found_by)
 
 
 def mutated(mutant: Mutant, folder: Path) -> LoadedFamily:

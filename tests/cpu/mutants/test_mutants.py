@@ -26,6 +26,7 @@ def one_of_each_kind() -> list[Mutant]:
 def test_the_table_is_long_and_its_names_are_its_own() -> None:
     assert len(MUTANTS) >= LEAST and len({mutant.id for mutant in MUTANTS}) == len(MUTANTS)
     assert sum(bool(mutant.survives) for mutant in MUTANTS) <= len(MUTANTS) // 20
+    assert all(bool(mutant.found_by) is not bool(mutant.survives) for mutant in MUTANTS)
 
 
 @each_mutant
@@ -36,7 +37,7 @@ def test_an_edit_changes_one_place_of_a_kernel_that_is_there(mutant: Mutant, tmp
 
 @pytest.mark.parametrize("mutant", one_of_each_kind(), ids=lambda mutant: mutant.id)
 def test_a_drawn_mutant_of_each_kind_is_found(mutant: Mutant, programs: ProgramStore) -> None:
-    trial = try_mutant(mutant, programs)
+    trial = try_mutant(mutant, programs, (mutant.found_by,))
     assert trial.killed, f"{mutant.file}: {mutant.new!r} in place of {mutant.old!r} was not found"
 
 
