@@ -15,6 +15,8 @@ from ktune.gpu.protocol import LaunchFault, RaceResult, Timings, Verdict
 from ktune.gpu.timing import (
     BACK_OFFS_S,
     FULL_LIMIT,
+    POWER_LIMIT,
+    REST_S,
     Collector,
     Pace,
     Reading,
@@ -22,6 +24,7 @@ from ktune.gpu.timing import (
     joined,
     launches_per_sample,
     precise,
+    rested,
     summarise,
 )
 
@@ -83,7 +86,8 @@ def run_race(
 
     Rounds end when both medians of everyone are `precise`, or everyone who is not has spent `limit_s` seconds. What a
     turn's launches left behind is checked before the next one's turn. A wrong entrant is timed unless it changed
-    memory that is not its own to write. `announce(step, name)` is called before each step.
+    memory that is not its own to write. Where a round meets the power limit, all samples so far are dropped, and every
+    turn from then on begins after a rest of REST_S seconds. `announce(step, name)` is called before each step.
     """
     back_offs = list(BACK_OFFS_S)
     racers = []
@@ -93,11 +97,18 @@ def run_race(
         least_us = 0.0 if verdict.status is Status.WRONG else floor_us
         racers.append(_Racer(runner, verdict, Collector(timer, least_us, pause, back_offs)))
     order = random.Random(seed)
+    rest_s = 0.0
     while any(racer.wants_more(limit_s) for racer in racers):
         round_ = [racer for racer in racers if not racer.spent(limit_s)]
         order.shuffle(round_)
         for racer in round_:
+            if rest_s:
+                pause(rest_s)
             racer.take_turn(timer, announce, now)
+        if not rest_s and any(racer.at_power_limit for racer in racers):
+            rest_s = REST_S
+            for racer in racers:
+                racer.start_again(rest_s)
     return [racer.result() for racer in racers]
 
 
@@ -129,6 +140,7 @@ class _Racer:
     hot: Reading = field(default_factory=_nothing_read)
     launches: int = 1
     spent_s: float = 0.0
+    rest_s: float = 0.0
     methods: tuple[str, str] = ("", "")
     failed: Verdict | None = None
 
@@ -140,6 +152,16 @@ class _Racer:
     @property
     def slow(self) -> bool:
         return bool(self.cold.samples_us) and statistics.median(self.cold.samples_us) >= SLOW_US
+
+    @property
+    def at_power_limit(self) -> bool:
+        return POWER_LIMIT in self.cold.throttle or POWER_LIMIT in self.hot.throttle
+
+    def start_again(self, rest_s: float) -> None:
+        """Drop all samples; those to come are taken after rests of `rest_s` seconds."""
+        self.cold = self.hot = _nothing_read()
+        self.spent_s = 0.0
+        self.rest_s = rest_s
 
     def spent(self, limit_s: float) -> bool:
         """Out, or has had its time or its samples."""
@@ -221,6 +243,7 @@ class _Racer:
             self.verdict = replace(recheck, status=status, detail=detail)
 
     def _timing(self, regime: str, method: str, reading: Reading) -> Timing:
+        method = rested(method, self.rest_s)
         if self.slow:
             count, call_ms = len(reading.samples_us), statistics.median(reading.samples_us) / 1000.0
             method = f"{method}, only {count} samples since one takes {call_ms:.3g} ms"

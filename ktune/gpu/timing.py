@@ -33,6 +33,12 @@ DISCARDED_REASONS = frozenset({"hw_slowdown", "sw_thermal", "hw_thermal", "hw_po
 BACK_OFFS_S = (0.5, 1.0, 2.0)
 
 
+# At the power limit the clock depends on what ran before. So from the first sign of the limit on, samples that are to
+# last (finalists, races) are taken in portions that each begin after a rest, from one and the same state.
+POWER_LIMIT = "sw_power_cap"
+REST_S = 0.2
+
+
 @dataclass(frozen=True)
 class Reading:
     """Samples taken together, microseconds per execution, with what NVML said meanwhile."""
@@ -144,7 +150,7 @@ def time_search(
     if cull_above_us is not None and bound > CULL_FACTOR * cull_above_us:
         return Timings(
             Status.CULLED,
-            f"{bound:.4g} us at best in {PROBE_SAMPLES} samples, over {CULL_FACTOR:g} x the best {cull_above_us:.4g}",
+            f"{bound:.4g} us at best in {PROBE_SAMPLES} samples, culled above {CULL_FACTOR * cull_above_us:.4g}",
             bound_us=bound,
         )
     rest = collector.cold(SEARCH_SAMPLES - PROBE_SAMPLES)
@@ -160,7 +166,10 @@ def time_full(
     pause: Callable[[float], None] = time.sleep,
     limit_s: float = 3.0,
 ) -> Timings:
-    """Cold, then hot, each until `precise`, `limit_s` seconds or 1000 samples."""
+    """Cold, then hot, each until `precise`, `limit_s` seconds or 1000 samples.
+
+    What was taken until the power limit showed itself is dropped; a rest comes before each portion after that.
+    """
     collector = Collector(timer, floor_us, pause)
     batch = FULL_SAMPLES // 3
     deadline = now() + limit_s
@@ -169,7 +178,11 @@ def time_full(
         more = collector.cold(batch)
         if isinstance(more, Timings):
             return more
-        reading = joined(reading, more)
+        if POWER_LIMIT in more.throttle and not collector.rest_s:
+            collector.rest_s = REST_S
+            reading = Reading(())
+        else:
+            reading = joined(reading, more)
     hot_deadline = now() + limit_s
     return collector.finish(reading, lambda taken: _enough(taken, now, hot_deadline), batch)
 
@@ -184,13 +197,14 @@ def _enough(samples_us: Sequence[float], now: Callable[[], float], deadline: flo
 class Collector:
     """Takes readings, discards throttled ones a bounded number of times, measures refused ones once more.
 
-    back_offs: the pauses left, in seconds; several collectors may spend from one list.
+    back_offs: the pauses left, in seconds; several collectors may spend from one list. rest_s: before each reading.
     """
 
     timer: Timer
     floor_us: float
     pause: Callable[[float], None]
     back_offs: list[float] = field(default_factory=lambda: list(BACK_OFFS_S))
+    rest_s: float = 0.0
 
     def cold(self, samples: int) -> Reading | Timings:
         """The samples, or why there is no trusting them."""
@@ -202,7 +216,7 @@ class Collector:
 
     def finish(self, cold: Reading, enough: Callable[[Sequence[float]], bool], batch: int) -> Timings:
         """The hot samples after the cold ones, and the verdict."""
-        cold_timing = summarise("cold", self.timer.method("cold", 1), cold)
+        cold_timing = summarise("cold", rested(self.timer.method("cold", 1), self.rest_s), cold)
         launches = launches_per_sample(cold_timing.median_us)
         hot = Reading(())
         while not enough(hot.samples_us):
@@ -210,9 +224,12 @@ class Collector:
             if isinstance(more, Timings):
                 return more
             hot = joined(hot, more)
-        return Timings(Status.OK, "", cold_timing, summarise("hot", self.timer.method("hot", launches), hot))
+        method = rested(self.timer.method("hot", launches), self.rest_s)
+        return Timings(Status.OK, "", cold_timing, summarise("hot", method, hot))
 
     def _trusted(self, take: Callable[[], Reading], floor_us: float) -> Reading | Timings:
+        if self.rest_s:
+            self.pause(self.rest_s)
         reading = self._unthrottled(take)
         reason = refusal(reading.samples_us, floor_us)
         if not reason:
@@ -228,6 +245,11 @@ class Collector:
             self.pause(self.back_offs.pop(0))
             reading = take()
         return reading
+
+
+def rested(method: str, rest_s: float) -> str:
+    """The method of a timing, with the rests that it was taken after."""
+    return f"{method}, after rests of {1000 * rest_s:.0f} ms" if rest_s else method
 
 
 def joined(first: Reading, second: Reading) -> Reading:

@@ -10,7 +10,7 @@ import pytest
 from ktune.core.model import Accuracy, Status
 from ktune.gpu.protocol import LaunchFault, RaceResult, StickyFault, Verdict
 from ktune.gpu.race import SLOW_SAMPLES, TURN_SAMPLES, run_race
-from ktune.gpu.timing import Pace, Reading
+from ktune.gpu.timing import POWER_LIMIT, Pace, Reading
 
 RIGHT = Verdict(Status.OK, "", Accuracy(1e-7, 1e-7, 1.0, 1e-8, 0.1, 0.0))
 WRONG = Verdict(Status.WRONG, "y[0] is off", Accuracy(1.0, 1.0, 1e6, 1.0, 40.0, 1.0))
@@ -260,3 +260,40 @@ def test_throttling_that_does_not_end_is_waited_for_three_times_in_all() -> None
 
 def test_a_race_of_nobody_has_no_results() -> None:
     assert race() == {}
+
+
+class LimitedMachine(Machine):
+    """A GPU whose power limit slows whoever comes within 0.1 s of a turn of "hot", by half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hot_until = 0.0
+
+    def pause(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def _take(self, samples: int, launches: int, factor: float) -> Reading:
+        slowed = self.seconds < self.hot_until
+        if self.runner.name == "hot":
+            self.hot_until = self.seconds + 0.1
+        taken = super()._take(samples, launches, factor * (1.5 if slowed else 1.0))
+        return Reading(taken.samples_us, 1980, (POWER_LIMIT,) if slowed else ())
+
+
+def test_a_turn_at_the_power_limit_is_forgotten_and_every_later_one_begins_rested() -> None:
+    machine = LimitedMachine()
+    runners = [Runner("hot", 500.0), Runner("cool", 1000.0)]
+    found = run_race(runners, machine, 0.0, 0, machine.announce, now=machine.now, pause=machine.pause)
+    cool = found[1]
+    assert cool.cold is not None
+    assert set(cool.cold.samples_us) == {1000.0}, "a sample that a neighbour slowed was kept"
+    assert samples(cool) == (30, 30)
+    assert "after rests of 200 ms" in cool.cold.method
+    assert len(machine.turns()) == 2 * (1 + 30 // TURN_SAMPLES), "one round in vain, then the full number"
+
+
+def test_a_race_below_the_power_limit_never_rests() -> None:
+    machine = LimitedMachine()
+    run_race([Runner("cool"), Runner("mild")], machine, 0.0, 0, machine.announce, now=machine.now, pause=machine.pause)
+    busy_s = machine.seconds
+    assert busy_s == pytest.approx(2 * 30 * (1000.0 + 500.0) / 1e6)

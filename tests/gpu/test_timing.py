@@ -250,3 +250,14 @@ def test_the_floor_is_compulsory_reads_or_arithmetic_and_zero_for_an_unknown_gpu
     assert floor_us(family(reads), None, "NVIDIA H100 80GB HBM3") > 100.0
     assert floor_us(family(Cost(0, 0, 1_980_000_000_000)), None, "NVIDIA H200") == pytest.approx(1000.0)
     assert floor_us(family(reads), None, "Some GPU") == 0.0
+
+
+def test_a_full_timing_at_the_power_limit_starts_again_and_rests_before_every_portion() -> None:
+    timer = FakeTimer(lambda regime, i: 1500.0 if i < 20 and regime == "cold" else 1400.0)
+    timer.throttles = [(), (timing.POWER_LIMIT,), (), (timing.POWER_LIMIT,)]
+    rests: list[float] = []
+    found = timing.time_full(timer, 0.0, now=FakeClock(), pause=rests.append)
+    assert found.cold is not None and found.hot is not None
+    assert set(found.cold.samples_us) == {1400.0}, "samples from before the rests were kept"
+    assert rests == [timing.REST_S] * (len(timer.calls) - 2)
+    assert "after rests of 200 ms" in found.cold.method and "after rests of 200 ms" in found.hot.method
