@@ -51,7 +51,9 @@ def end_with_parent() -> None:
     """End this process as soon as its standard input is closed at the other end."""
 
     def watch() -> None:
-        sys.stdin.buffer.read()
+        # not through sys.stdin: a thread that waits inside its buffer makes the interpreter abort as it ends
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
         os._exit(ORPHANED)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()

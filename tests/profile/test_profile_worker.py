@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,9 +18,11 @@ from ktune.core.loading import load_family
 from ktune.core.model import Configuration
 from ktune.gpu.timing import Reading
 from ktune.profile import peaks, worker
+from ktune.profile.isolated import run_isolated
 from ktune.profile.messages import Order, read_facts
 from ktune.profile.model import Missing, Peaks, Steady
 from ktune.profile.subject import Subject
+from ktune.profile.worker import ORPHANED
 
 FAMILY = """
 from ktune.api import Cost, Family, Parameter, Plan, Size, Tensor, Tolerance, TorchOperation
@@ -174,3 +178,26 @@ def test_the_variant_is_left_alone_when_only_peaks_are_wanted(fake_worker: None,
     assert found is not None
     assert isinstance(found.peaks, Peaks)
     assert isinstance(found.steps, Missing)
+
+
+WATCHED = """
+import time
+from ktune.profile.worker import end_with_parent
+
+end_with_parent()
+time.sleep({seconds})
+print("ended")
+"""
+
+
+def test_a_process_that_watches_its_parent_ends_well_by_itself() -> None:
+    ended = run_isolated([sys.executable, "-c", WATCHED.format(seconds=0.2)], 60.0)
+    assert (ended.reason, ended.output.strip()) == ("", "ended"), ended.errors
+
+
+def test_a_process_that_watches_its_parent_ends_when_it_is_alone() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", WATCHED.format(seconds=60)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    output, _ = process.communicate(timeout=30)
+    assert (process.returncode, output) == (ORPHANED, b"")

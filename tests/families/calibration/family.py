@@ -11,7 +11,7 @@ def plan(configuration, problem):
     block, items = configuration.integer("block_size"), configuration.integer("items")
     blocks = -(-problem["N"] // (block * items))
     arguments = ("x", "y", Scalar(problem["N"], "int64"), Scalar(problem["F"]), Scalar(problem["E"]),
-                 Scalar(-1.0, "float32"), Scalar(1.0, "float32"))
+                 Scalar(-1.0, "float32"))
     return Plan((KernelLaunch("calibration", (blocks, 1, 1), (block, 1, 1), arguments),))
 
 
