@@ -12,6 +12,7 @@ import typer
 
 from ktune.cli.config import apply_config
 from ktune.core.errors import UsageError
+from ktune.core.identity import value_text
 from ktune.core.loading import LoadedFamily
 from ktune.core.model import Problem, Value
 from ktune.core.space import Space, find_parameter, parse_value
@@ -20,6 +21,7 @@ from ktune.core.space import Space, find_parameter, parse_value
 class SamplerName(StrEnum):
     """How the next configurations are chosen."""
 
+    GP = "gp"
     TPE = "tpe"
     RANDOM = "random"
     EXHAUSTIVE = "exhaustive"
@@ -60,6 +62,14 @@ ConfigOption = Annotated[
         callback=apply_config,
         is_eager=True,
         help="Options from a file: keys are option names. The command line wins.",
+    ),
+]
+ReplayOption = Annotated[
+    str,
+    typer.Option(
+        "--replay",
+        metavar="GPU|FILE",
+        help="Search what was recorded on that GPU (h200), without one: nothing is measured.",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -150,6 +160,11 @@ def parse_narrowing(loaded: LoadedFamily, given: Sequence[str] | None) -> dict[s
             raise UsageError(f"{name} is set twice; give its values once, with commas: --set {name}={values}")
         narrowing[name] = tuple(parse_value(loaded.family, parameter, v.strip()) for v in values.split(","))
     return narrowing
+
+
+def value_texts(values: Sequence[Value]) -> str:
+    """`64,128`, as `--set` takes them."""
+    return ",".join(value_text(value) for value in values)
 
 
 def _nearest(text: str, names: list[str]) -> str:

@@ -18,6 +18,8 @@ from ktune.gpu.pool import CUDA_BACKEND, WorkerPool
 from ktune.gpu.protocol import Entrant, RaceResult
 
 SHORTEST_LOOKAHEAD = 8
+# Beyond one for each compiler: enough to bridge a slow build. Each further one is proposed knowing less.
+BUILT_AHEAD = 4
 
 
 def check_names(entrants: Sequence[Entrant]) -> None:
@@ -57,7 +59,7 @@ class CudaEvaluator:
         except OSError as error:
             raise EnvironmentFault(f"the log folder {log_dir} cannot be made: {error.strerror}") from error
         self.source = source
-        self.lookahead = lookahead or max(SHORTEST_LOOKAHEAD, 2 * builder.jobs)
+        self.lookahead = lookahead or max(SHORTEST_LOOKAHEAD, builder.jobs + BUILT_AHEAD)
         self._loaded = loaded
         self._builder = builder
         self._seconds = {"gpu_busy": 0.0, "gpu_idle_for_builds": 0.0, "total": 0.0}

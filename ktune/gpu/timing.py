@@ -36,7 +36,9 @@ BACK_OFFS_S = (0.5, 1.0, 2.0)
 # At the power limit the clock depends on what ran before. So from the first sign of the limit on, samples that are to
 # last (finalists, races) are taken in portions that each begin after a rest, from one and the same state.
 POWER_LIMIT = "sw_power_cap"
-REST_S = 0.2
+REST_S = 0.1
+# Before the short samples of a search, where a rest for each of hundreds of variants is dear.
+SHORT_REST_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,10 @@ def time_search(
     cull_above_us: float | None,
     pause: Callable[[float], None] = time.sleep,
 ) -> Timings:
-    """8 cold samples and 3 hot ones; CULLED after 2 where even the faster is well above `cull_above_us`."""
+    """8 cold samples and 3 hot ones; CULLED after 2 where even the faster is well above `cull_above_us`.
+
+    The cold samples are taken after a rest where the first 2 show the power limit.
+    """
     collector = Collector(timer, floor_us, pause)
     probe = collector.cold(PROBE_SAMPLES)
     if isinstance(probe, Timings):
@@ -153,10 +158,15 @@ def time_search(
             f"{bound:.4g} us at best in {PROBE_SAMPLES} samples, culled above {CULL_FACTOR * cull_above_us:.4g}",
             bound_us=bound,
         )
-    rest = collector.cold(SEARCH_SAMPLES - PROBE_SAMPLES)
-    if isinstance(rest, Timings):
-        return rest
-    return collector.finish(joined(probe, rest), lambda taken: len(taken) >= SEARCH_HOT_SAMPLES, SEARCH_HOT_SAMPLES)
+    if POWER_LIMIT in probe.throttle:
+        pause(SHORT_REST_S)
+        cold = collector.cold(SEARCH_SAMPLES)
+    else:
+        cold = collector.cold(SEARCH_SAMPLES - PROBE_SAMPLES)
+        cold = cold if isinstance(cold, Timings) else joined(probe, cold)
+    if isinstance(cold, Timings):
+        return cold
+    return collector.finish(cold, lambda taken: len(taken) >= SEARCH_HOT_SAMPLES, SEARCH_HOT_SAMPLES)
 
 
 def time_full(

@@ -56,9 +56,8 @@ def race_finalists(evaluator: Racing, chosen: Sequence[Measurement], identify: I
     chosen: short measurements, the leader's first. A full measurement holds the samples of both races, and its
     interval also the difference between the two.
     """
-    names = [identify(m.variant.configuration) for m in chosen]
-    entrants = [Entrant(name, m.variant, evaluator.cubin_of(m.variant)) for name, m in zip(names, chosen, strict=True)]
-    entrants.insert(1, replace(entrants[0], name=f"{names[0]} (control)"))
+    entrants = _entrants(evaluator, chosen, identify)
+    entrants.insert(1, replace(entrants[0], name=f"{entrants[0].name} (control)"))
     runs: list[list[RaceResult]] = [[] for _ in entrants]
     records = []
     for number, fresh in enumerate((False, True)):
@@ -77,6 +76,12 @@ def race_finalists(evaluator: Racing, chosen: Sequence[Measurement], identify: I
     noise = noise_percent(leader, control)
     told = noise_warnings(noise, [*leader, *control], evaluator.environment.foreign_processes)
     return Final(tuple(full), Finals(noise, told, tuple(records), evaluator.environment.gpu_uuid))
+
+
+def race_once(evaluator: Racing, chosen: Sequence[Measurement], identify: Identify, seed: int = 0) -> list[Measurement]:
+    """Full measurements of all in one race, in the order given; nothing is said of the noise."""
+    results = evaluator.race(chosen[0].problem, _entrants(evaluator, chosen, identify), seed=seed)
+    return [_full(m, [_with_time(result)], evaluator) for m, result in zip(chosen, results, strict=True)]
 
 
 def noise_percent(leader: Sequence[Timing], control: Sequence[Timing]) -> float | None:
@@ -106,6 +111,10 @@ def noise_warnings(noise: float | None, timings: Iterable[Timing], foreign_proce
         f"the noise floor is {noise:.2g} %, above {NOISE_LIMIT_PERCENT:g} %: {told}; "
         "smaller differences count as ties, a search on a quieter GPU tells more apart",
     )
+
+
+def _entrants(evaluator: Racing, chosen: Sequence[Measurement], identify: Identify) -> list[Entrant]:
+    return [Entrant(identify(m.variant.configuration), m.variant, evaluator.cubin_of(m.variant)) for m in chosen]
 
 
 def _with_time(result: RaceResult) -> RaceResult:

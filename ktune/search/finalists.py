@@ -10,16 +10,19 @@ from contextlib import closing
 from ktune.core.model import Configuration, Effort, Measurement, Request
 from ktune.core.space import Space
 from ktune.core.variant import make_variant
-from ktune.search.final import Racing, race_finalists, racing
+from ktune.search.final import Racing, race_finalists, race_once, racing
 from ktune.search.recorder import Recorder
 from ktune.search.simplify import simplify
 from ktune.study.claims import Refused
+from ktune.study.finals import Finals
 from ktune.study.ranking import eligible_time_us, latest, rank
 
 MOST = 10
 LEAST = 5
 # Of the leader's short time; what is nearer is for the races to tell.
 NEAR = 1.10
+# Short times that are further apart than this need no race to tell which is the faster.
+DOUBTFUL = 1.05
 
 
 class Finalists:
@@ -33,14 +36,21 @@ class Finalists:
         self._most = most
         self._seed = seed
         self._racing = racing(recorder.evaluator)
+        # Of an evaluator that can't race but knows the noise of the times that it gives.
+        self._known_noise_percent: float | None = getattr(recorder.evaluator, "noise_percent", None)
 
     def settle(self) -> None:
-        """Measure in full what is missing for a winner; nothing if the study is settled.
-
-        A finalist that fails is out, the next fastest takes its place, and the races are run again.
-        """
-        if self._most == 0 or not self._missing(()):
+        """Measure in full what is missing for a winner; nothing if the study is settled."""
+        if self._most == 0:
             return
+        if self._missing(()):
+            self._decide()
+        if self._known_noise_percent is not None:
+            gpu_uuid = self._recorder.evaluator.environment.gpu_uuid
+            self._study.settle(Finals(self._known_noise_percent, (), (), gpu_uuid))
+
+    def _decide(self) -> None:
+        """A finalist that fails is out, the next fastest takes its place, and the races are run again."""
         always = (self._space.default, self._simplified())
         attempted: set[Configuration] = set()
         while missing := self._missing(always):
@@ -86,11 +96,26 @@ class Finalists:
         leader = next(iter(self._ranked()), None)
         if leader is None:
             return self._space.default
-        return simplify(leader, self._space, self._measure_extra, lambda point: point in self._known())
+        return simplify(
+            leader, self._space, lambda points: self._beside(leader, points), lambda point: point in self._known()
+        )
 
     def _known(self) -> dict[Configuration, Measurement]:
         short = latest(self._study.measurements(), Effort.SEARCH)
         return {variant.configuration: m for variant, m in short.items()}
+
+    def _beside(self, leader: Measurement, points: Sequence[Configuration]) -> Mapping[Configuration, Measurement]:
+        """The measurements of points; those whose short times leave a doubt are raced with the leader where that goes.
+
+        The leader was chosen for its shortest time of few samples, so that its equals would look slower than it.
+        """
+        found = dict(self._measure_extra(points))
+        limit_us = DOUBTFUL * (eligible_time_us(leader) or math.inf)
+        close = [m for m in found.values() if (eligible_time_us(m) or math.inf) <= limit_us]
+        if self._racing is not None and close:
+            raced = race_once(self._racing, [leader, *close], self._study.identify, self._seed)
+            found.update((m.variant.configuration, m) for m in raced)
+        return found
 
     def _measure_extra(self, points: Sequence[Configuration]) -> Mapping[Configuration, Measurement]:
         """The short measurements of points, those of new ones beyond the study's total; some may be lacking."""

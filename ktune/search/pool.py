@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from functools import cached_property
-from itertools import combinations, compress
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
 
 from ktune.core.model import Configuration, Value
 from ktune.core.space import Space
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 # A categorical parameter that differs counts as this many steps of an ordinal one.
 CATEGORICAL_STEPS = 2
@@ -46,6 +50,23 @@ class Pool:
         self._open[index] = 0
         self._left -= 1
         return True
+
+    def open(self, indices: NDArray[Any]) -> NDArray[Any]:
+        """For points by their place in the space: whether each is open."""
+        import numpy as np
+
+        found: NDArray[Any] = np.frombuffer(self._open, dtype=np.bool_)[indices]
+        return found
+
+    def sample(self, count: int) -> list[int]:
+        """The places in the space of so many random open points; of all in order if there are no more."""
+        import numpy as np
+
+        indices = np.flatnonzero(np.frombuffer(self._open, dtype=np.bool_))
+        if len(indices) > count:
+            indices = indices[self._random.sample(range(len(indices)), count)]
+        found: list[int] = indices.tolist()
+        return found
 
     def walk(self) -> Configuration | None:
         """Take the next open point of the walk; None when none is left."""
@@ -105,10 +126,7 @@ class Pool:
 
     def _far_from(self, wish: Mapping[str, Value]) -> Configuration | None:
         """The nearest of all open points, or of a sample of them."""
-        indices = list(compress(range(len(self._open)), self._open))
-        if len(indices) > WIDE:
-            indices = self._random.sample(indices, WIDE)
-        found = [(self._distance(self.space.points[i], wish), i) for i in indices]
+        found = [(self._distance(self.space.points[i], wish), i) for i in self.sample(WIDE)]
         if not found:
             return None
         least = min(steps for steps, _ in found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 
 from ktune.core.errors import UsageError
@@ -28,18 +28,20 @@ def search(
     space: Space,
     evaluator: Evaluator,
     *,
-    sampler: str = "tpe",
+    sampler: str = "gp",
     trials: int | None,
     seed: int = 0,
     progress: Progress | None = None,
     seeds: Sequence[Configuration] = (),
     target: str = HOPPER,
     finalists: int = FINALISTS,
+    patience: Callable[[float | None], float] = lambda best_us: 1.0,
 ) -> Outcome:
     """Measure until the study has `trials` trials (None: every valid point), then settle the winner in full.
 
     seeds: configurations to try right after the default. finalists: how many of the fastest take part in the final, at
-    most; 0 leaves it out, and the search's own times decide. Everything measured is in the study when this returns,
+    most; 0 leaves it out, and the search's own times decide. patience: of the requests, by the best time so far (see
+    `Request`). Everything measured is in the study when this returns,
     also after Ctrl-C, which ends it with `interrupted`. A study that is complete returns at once.
     Raises NothingPassed if the search is complete and no variant is both right and timed.
     """
@@ -50,7 +52,7 @@ def search(
     total = len(space) if trials is None else trials
     recorder = Recorder(study, evaluator, progress or Silent(), space.default)
     final = Finalists(recorder, space, target, finalists, seed)
-    run = _Run(recorder, space, total, target)
+    run = _Run(recorder, space, total, target, patience)
     return run.carry_out(make_sampler_of(study, space, sampler, total, seed, seeds), final)
 
 
@@ -66,12 +68,20 @@ def make_sampler_of(
 class _Run:
     """One call of `search`."""
 
-    def __init__(self, recorder: Recorder, space: Space, total: int, target: str) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        space: Space,
+        total: int,
+        target: str,
+        patience: Callable[[float | None], float],
+    ) -> None:
         self._recorder = recorder
         self._study = recorder.study
         self._space = space
         self._total = total
         self._target = target
+        self._patience = patience
         self._stats_before = _stats(recorder.evaluator)
         self._exhausted = False
 
@@ -123,7 +133,8 @@ class _Run:
                 continue
             best_us = eligible_time_us(self._recorder.incumbent)
             variant = make_variant(self._space.family, point, self._study.problem, self._target)
-            yield Request(trial, variant, self._study.problem, Effort.SEARCH, best_us)
+            patience = self._patience(best_us)
+            yield Request(trial, variant, self._study.problem, Effort.SEARCH, best_us, patience)
 
     def _learn(self, m: Measurement, sampler: Sampler) -> None:
         sampler.tell(m)

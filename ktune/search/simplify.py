@@ -21,9 +21,10 @@ def simplify(
 ) -> Configuration:
     """The leader with every parameter at its default that costs nothing there; itself if there is none.
 
-    measure: the short measurements of points; those that are `known` take no time. At most `most` others are asked
+    measure: the measurements of points; those that are `known` take no time, or little. At most `most` others are asked
     for: each parameter on its own, all harmless ones together, and if that fails one more at a time. Each is compared
-    with the leader itself, so that small losses don't add up.
+    with the leader itself, so that small losses don't add up: with the leader's measurement in the same answer, if it
+    is there.
     """
     return _Simplifier(leader, space, measure, known, most).carry_out()
 
@@ -80,10 +81,12 @@ class _Simplifier:
         new = [point for point in points if not self._known(point)][: self._left]
         self._left -= len(new)
         found = self._measure([point for point in points if point in new or self._known(point)])
-        return {point for point, m in found.items() if self._costs_nothing(m)}
+        leader = found.get(self._point, self._leader)
+        return {point for point, m in found.items() if point != self._point and _costs_nothing(m, leader)}
 
-    def _costs_nothing(self, m: Measurement) -> bool:
-        time_us, lead_us = eligible_time_us(m), eligible_time_us(self._leader)
-        if time_us is None or lead_us is None or m.cold is None or self._leader.cold is None:
-            return False
-        return time_us <= WITHIN * lead_us or intervals_overlap(m.cold, self._leader.cold)
+
+def _costs_nothing(m: Measurement, leader: Measurement) -> bool:
+    time_us, lead_us = eligible_time_us(m), eligible_time_us(leader)
+    if time_us is None or lead_us is None or m.cold is None or leader.cold is None:
+        return False
+    return time_us <= WITHIN * lead_us or intervals_overlap(m.cold, leader.cold)

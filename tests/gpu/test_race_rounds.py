@@ -263,7 +263,7 @@ def test_a_race_of_nobody_has_no_results() -> None:
 
 
 class LimitedMachine(Machine):
-    """A GPU whose power limit slows whoever comes within 0.1 s of a turn of "hot", by half."""
+    """A GPU whose power limit slows whoever comes within 0.05 s of a turn of "hot", by half."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -275,7 +275,7 @@ class LimitedMachine(Machine):
     def _take(self, samples: int, launches: int, factor: float) -> Reading:
         slowed = self.seconds < self.hot_until
         if self.runner.name == "hot":
-            self.hot_until = self.seconds + 0.1
+            self.hot_until = self.seconds + 0.05
         taken = super()._take(samples, launches, factor * (1.5 if slowed else 1.0))
         return Reading(taken.samples_us, 1980, (POWER_LIMIT,) if slowed else ())
 
@@ -288,7 +288,7 @@ def test_a_turn_at_the_power_limit_is_forgotten_and_every_later_one_begins_reste
     assert cool.cold is not None
     assert set(cool.cold.samples_us) == {1000.0}, "a sample that a neighbour slowed was kept"
     assert samples(cool) == (30, 30)
-    assert "after rests of 200 ms" in cool.cold.method
+    assert "after rests of 100 ms" in cool.cold.method
     assert len(machine.turns()) == 2 * (1 + 30 // TURN_SAMPLES), "one round in vain, then the full number"
 
 

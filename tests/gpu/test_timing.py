@@ -205,10 +205,12 @@ def test_throttling_that_does_not_end_is_kept_and_flagged() -> None:
     assert found.status is Status.OK and found.cold is not None and found.cold.throttle == ("hw_thermal",)
 
 
-def test_the_power_cap_is_kept_and_flagged_at_once() -> None:
+def test_the_power_cap_is_flagged_and_costs_one_short_rest() -> None:
     timer = FakeTimer(lambda regime, i: 90.0, throttles=[("sw_power_cap",)] * 100)
-    found = run(timer, "search")
+    rests: list[float] = []
+    found = timing.time_search(timer, 0.0, None, pause=rests.append)
     assert found.cold is not None and found.cold.throttle == ("sw_power_cap",)
+    assert rests == [timing.SHORT_REST_S]
 
 
 @pytest.mark.parametrize("time_us, launches", [(0.1, 20), (5.0, 20), (60.0, 7), (99.0, 5), (100.0, 1), (5000.0, 1)])
@@ -252,6 +254,16 @@ def test_the_floor_is_compulsory_reads_or_arithmetic_and_zero_for_an_unknown_gpu
     assert floor_us(family(reads), None, "Some GPU") == 0.0
 
 
+def test_a_short_timing_at_the_power_limit_is_made_of_samples_after_a_rest() -> None:
+    timer = FakeTimer(lambda regime, i: 1500.0 if i < timing.PROBE_SAMPLES and regime == "cold" else 1400.0)
+    timer.throttles = [(timing.POWER_LIMIT,)]
+    rests: list[float] = []
+    found = timing.time_search(timer, 0.0, None, pause=rests.append)
+    assert found.cold is not None
+    assert found.cold.samples_us == (1400.0,) * timing.SEARCH_SAMPLES
+    assert rests == [timing.SHORT_REST_S]
+
+
 def test_a_full_timing_at_the_power_limit_starts_again_and_rests_before_every_portion() -> None:
     timer = FakeTimer(lambda regime, i: 1500.0 if i < 20 and regime == "cold" else 1400.0)
     timer.throttles = [(), (timing.POWER_LIMIT,), (), (timing.POWER_LIMIT,)]
@@ -260,4 +272,5 @@ def test_a_full_timing_at_the_power_limit_starts_again_and_rests_before_every_po
     assert found.cold is not None and found.hot is not None
     assert set(found.cold.samples_us) == {1400.0}, "samples from before the rests were kept"
     assert rests == [timing.REST_S] * (len(timer.calls) - 2)
-    assert "after rests of 200 ms" in found.cold.method and "after rests of 200 ms" in found.hot.method
+    rest = f"after rests of {1000 * timing.REST_S:.0f} ms"
+    assert rest in found.cold.method and rest in found.hot.method

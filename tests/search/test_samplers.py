@@ -118,27 +118,27 @@ def test_proposals_are_points_of_the_space_with_conditional_parameters_only_wher
 
 def test_a_budget_that_covers_the_space_makes_any_search_exhaustive() -> None:
     space = toy_space()
-    assert make_sampler("tpe", space, trials=len(space), seed=0).name == "exhaustive"
-    assert make_sampler("tpe", space, trials=len(space) - 1, seed=0).name == "tpe"
+    assert make_sampler("gp", space, trials=len(space), seed=0).name == "exhaustive"
+    assert make_sampler("gp", space, trials=len(space) - 1, seed=0).name == "gp"
 
 
 def test_an_unknown_sampler_is_refused_with_the_names_that_there_are() -> None:
-    with pytest.raises(UsageError, match="no sampler 'ga'; there are tpe, random, exhaustive"):
+    with pytest.raises(UsageError, match="no sampler 'ga'; there are gp, tpe, random, exhaustive"):
         make_sampler("ga", toy_space(), trials=3, seed=0)
 
 
 def test_the_estimator_finds_faster_variants_than_chance_on_average(bowl: Space) -> None:
-    best: dict[str, list[float]] = {"tpe": [], "random": []}
+    best: dict[str, list[float]] = {"gp": [], "random": []}
     for name, found in best.items():
         for seed in range(4):
             sampler = make_sampler(name, bowl, trials=40, seed=seed, first=[bowl.default])
             found.append(min(bowl_us(point) for point in drive(sampler, 40, bowl_us)))
-    assert sum(best["tpe"]) + 4 < sum(best["random"])
+    assert sum(best["gp"]) + 4 < sum(best["random"])
 
 
 def test_the_estimator_keeps_away_from_a_region_that_does_not_work(bowl: Space) -> None:
     """Half of the space is wrong; well under half of the later proposals are."""
-    sampler = make_sampler("tpe", bowl, trials=80, seed=1)
+    sampler = make_sampler("gp", bowl, trials=80, seed=1)
     asked = []
     for trial in range(80):
         point = sampler.ask()
@@ -153,7 +153,7 @@ def test_the_estimator_keeps_away_from_a_region_that_does_not_work(bowl: Space) 
 @pytest.mark.parametrize("wrong", [range(4), range(4, 8)], ids=["low", "high"])
 def test_among_failures_the_estimator_prefers_those_nearer_to_working(bowl: Space, wrong: range) -> None:
     """Nothing works: half of the space is slightly wrong, the other half does not build."""
-    sampler = make_sampler("tpe", bowl, trials=80, seed=1)
+    sampler = make_sampler("gp", bowl, trials=80, seed=1)
     asked = []
     for trial in range(80):
         point = sampler.ask()
@@ -168,7 +168,7 @@ def test_among_failures_the_estimator_prefers_those_nearer_to_working(bowl: Spac
 @pytest.mark.parametrize("bound_us", [None, math.nan, math.inf])
 def test_a_culled_variant_without_a_usable_bound_is_told_as_a_failure(bound_us: float | None) -> None:
     space = toy_space()
-    sampler = make_sampler("tpe", space, trials=20, seed=0)
+    sampler = make_sampler("gp", space, trials=20, seed=0)
     point = sampler.ask()
     assert point is not None
     sampler.tell(measure(point, status=Status.CULLED, bound_us=bound_us, cold=None))

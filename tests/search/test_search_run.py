@@ -28,7 +28,7 @@ from tests.search.toy_search import (
 )
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "exhaustive"])
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "random", "exhaustive"])
 @pytest.mark.parametrize("trials", [1, 2, 5])
 def test_a_tiny_budget_is_kept_and_begins_with_the_default(tmp_path: Path, sampler: str, trials: int) -> None:
     evaluator = FakeEvaluator()
@@ -50,11 +50,11 @@ def test_a_budget_of_zero_measures_nothing_and_is_no_failure(tmp_path: Path) -> 
 def test_a_negative_budget_and_an_unknown_sampler_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="0 or more, got -1"):
         search_toy(tmp_path, -1)
-    with pytest.raises(UsageError, match="no sampler 'annealing'; there are tpe, random, exhaustive"):
+    with pytest.raises(UsageError, match="no sampler 'annealing'; there are gp, tpe, random, exhaustive"):
         search_toy(tmp_path, 5, sampler="annealing")
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "exhaustive"])
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "random", "exhaustive"])
 def test_a_space_of_one_is_searched(tmp_path: Path, sampler: str) -> None:
     space = toy_space(algorithm=("simple",), block_size=(64,), items=(2,), fast_math=(True,))
     assert len(space) == 1
@@ -65,7 +65,7 @@ def test_a_space_of_one_is_searched(tmp_path: Path, sampler: str) -> None:
     assert outcome.exhausted
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "exhaustive"])
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "random", "exhaustive"])
 def test_an_exhausted_space_is_success_and_holds_every_point_once(tmp_path: Path, sampler: str) -> None:
     space = toy_space()
     evaluator = FakeEvaluator()
@@ -76,7 +76,7 @@ def test_an_exhausted_space_is_success_and_holds_every_point_once(tmp_path: Path
     assert outcome.sampler == "exhaustive"
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
 def test_no_configuration_is_measured_twice_in_a_search(tmp_path: Path, sampler: str) -> None:
     evaluator = FakeEvaluator(lambda r: Status.WRONG if r.trial % 3 == 1 else Status.OK)
     search_toy(tmp_path, len(toy_space()) - 2, evaluator, sampler=sampler)
@@ -84,7 +84,7 @@ def test_no_configuration_is_measured_twice_in_a_search(tmp_path: Path, sampler:
     assert len(set(asked)) == len(asked) == len(toy_space()) - 2
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
 def test_the_same_seed_gives_the_same_search_and_another_seed_another(tmp_path: Path, sampler: str) -> None:
     asked = []
     for place, seed in (("a", 1), ("b", 1), ("c", 2)):
@@ -226,7 +226,7 @@ def test_a_time_that_is_no_time_never_wins_even_if_it_comes_first(tmp_path: Path
         assert best is not None and best.trial == outcome.winner.trial
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "exhaustive"])
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "random", "exhaustive"])
 def test_if_nothing_passes_the_failures_are_counted_by_kind_with_an_example(tmp_path: Path, sampler: str) -> None:
     kinds = [Status.WRONG, Status.BUILD_FAILED, Status.WRONG, Status.LAUNCH_FAILED]
     evaluator = FakeEvaluator(lambda r: kinds[r.trial % 4])
@@ -275,7 +275,7 @@ def test_a_wrong_variant_is_not_tried_again(tmp_path: Path) -> None:
     assert [r.trial for r in evaluator.evaluated].count(4) == 1
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random"])
+@pytest.mark.parametrize("sampler", ["gp", "tpe", "random"])
 def test_an_interrupted_search_says_so_and_goes_on_to_the_same_total(tmp_path: Path, sampler: str) -> None:
     first = InterruptedEvaluator(after=12)
     outcome = search_toy(tmp_path, 30, first, sampler=sampler)

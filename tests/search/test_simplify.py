@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ktune.core.model import Configuration, Effort, Measurement, Status, Value
+from ktune.core.model import Configuration, Effort, Measurement, Problem, Request, Status, Value
 from ktune.core.space import Space
+from ktune.gpu.protocol import Entrant, RaceResult
 from ktune.search.simplify import MOST_EXTRA, simplify
 from ktune.study.tables import EXTRA_TRIALS
 from tests.fake_gpu import FakeEvaluator
@@ -142,3 +144,40 @@ def test_extra_measurements_leave_a_larger_total_its_full_count(tmp_path: Path) 
     assert outcome.trials_done == 30
     with open_toy(tmp_path) as study:
         assert len(study.measurements()) == before + 18
+
+
+def test_a_leader_that_was_only_lucky_is_compared_as_it_was_measured_beside_the_others(space: Space) -> None:
+    leader = point(space, block_size=256, items=4, fast_math=True)
+    bench = Bench(lambda p: 50.0)
+
+    def beside(points: Sequence[Configuration]) -> Mapping[Configuration, Measurement]:
+        return {**bench.measure(points), leader: measure(leader, cold=timing(50.0))}
+
+    lucky = measure(leader, cold=timing(49.0))
+    assert simplify(lucky, space, bench.measure, lambda p: False) == leader
+    assert simplify(lucky, space, beside, lambda p: False) == space.default
+
+
+def test_where_an_evaluator_can_race_what_is_close_to_the_leader_is_raced_beside_it(tmp_path: Path) -> None:
+    """Short times of what has fast_math are 2 % too good, and of block size 256 half: the race knows no fast_math."""
+
+    class Fair(ScriptedEvaluator):
+        def raced(self, problem: Problem, entrant: Entrant, seed: int) -> RaceResult:
+            found = super().raced(problem, entrant, seed)
+            assert entrant.variant is not None
+            time = timing(50.0 if entrant.variant.configuration["block_size"] == 256 else 100.0)
+            return replace(found, cold=time, hot=time)
+
+    def change(request: Request, m: Measurement) -> Measurement:
+        configuration = request.variant.configuration
+        time_us = (50.0 if configuration["block_size"] == 256 else 100.0) - configuration.integer("fast_math")
+        return m if m.cold is None else replace(m, cold=timing(time_us))
+
+    space = toy_space(block_size=(64, 256), items=(1, 4), algorithm=("simple",))
+    gpu = Fair(change)
+    outcome = search_toy(tmp_path, len(space), gpu, space, finalists=1)
+    first, *_ = gpu.races
+    raced = {entrant.name for entrant in first[1]}
+    assert len(raced) > 1 and all("block_256" in name for name in raced), raced
+    assert outcome.winner is not None
+    assert outcome.winner.variant.configuration == space.complete({"block_size": 256})

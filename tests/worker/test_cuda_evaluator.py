@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -128,7 +129,7 @@ def test_proposals_see_every_measurement_that_was_yielded_before_them(evaluator:
 
 def test_the_default_lookahead_feeds_all_compilers(evaluator: Make, bad, tmp_path: Path) -> None:
     assert evaluator(FakeBuilder(jobs=2)).lookahead == 8
-    assert evaluator(FakeBuilder(jobs=16)).lookahead == 32
+    assert evaluator(FakeBuilder(jobs=16)).lookahead == 20
 
 
 def test_a_variant_is_built_once_for_two_requests_that_wait_for_it(evaluator: Make, ask: Ask, bad) -> None:
@@ -154,6 +155,8 @@ def test_slow_variants_are_culled_against_the_best_so_far_or_the_best_of_the_stu
     assert alone.status is Status.OK
     (hopeless,) = one.evaluate([ask(2, cull_above_us=1.0)])
     assert hopeless.status is Status.CULLED
+    (patient,) = one.evaluate([replace(ask(4, cull_above_us=1.0), patience=1e6)])
+    assert patient.status is Status.OK
     (full,) = one.evaluate([ask(3, cull_above_us=1.0, effort=Effort.FULL)])
     assert full.status is Status.OK
 
