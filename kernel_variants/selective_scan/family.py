@@ -12,11 +12,15 @@ from ktune.api import (
     Tensor,
     Tolerance,
 )
-from ktune.core.model import Configuration, Problem
+from ktune.core.model import Configuration, Problem, Value
 
 SMEM_PER_BLOCK = 227 * 1024
 REGISTER_FLOATS = 200
 BODY_INSTRUCTIONS = 2600
+PIPED_STEPS = 4
+PIPED_RING = 8
+PIPED: dict[str, tuple[Value, ...]] = {"algorithm": ("piped",)}
+STAGED: dict[str, tuple[Value, ...]] = {"algorithm": ("staged", "piped")}
 
 
 def states_per_thread(threads_per_pair: int, states: int) -> int:
@@ -39,6 +43,12 @@ def staged_bytes(block_size: int, threads_per_pair: int, tile_l: int, stages: in
     padded = states_per_thread(threads_per_pair, N) * threads_per_pair
     stage = 2 * tile_l * (block_size // threads_per_pair + padded) * 4
     return stages * stage + reduction_bytes(reduction, block_size, threads_per_pair)
+
+
+def piped_bytes(block_size: int, threads_per_pair: int, tile_l: int, stages: int, reduction: str, N: int) -> int:
+    """Dynamic shared memory of the piped kernel: a ring of stages, then two tiles of sums for the helper warps."""
+    stage = 2 * tile_l * (block_size // threads_per_pair + N) * 4
+    return stages * stage + (2 * block_size * tile_l * 4 if reduction == "shared" else 0)
 
 
 def batch_steps(prefetch: int, reduction: str, threads_per_pair: int) -> int:
@@ -66,21 +76,17 @@ def plan(configuration: Configuration, problem: Problem) -> Plan:
     block = configuration.integer("block_size")
     threads_per_pair = configuration.integer("threads_per_pair")
     reduction = str(configuration["reduction"])
-    if configuration["algorithm"] == "staged":
-        smem = staged_bytes(
-            block,
-            threads_per_pair,
-            configuration.integer("tile_l"),
-            configuration.integer("stages"),
-            reduction,
-            problem["N"],
-        )
-    else:
+    if configuration["algorithm"] == "direct":
         smem = reduction_bytes(reduction, block, threads_per_pair)
+    else:
+        bytes_of = piped_bytes if configuration["algorithm"] == "piped" else staged_bytes
+        tile_l, stages = configuration.integer("tile_l"), configuration.integer("stages")
+        smem = bytes_of(block, threads_per_pair, tile_l, stages, reduction, problem["N"])
+    threads = block + (32 * configuration.integer("helpers") if "helpers" in configuration else 0)
     blocks = problem["B"] * -(-problem["D"] // (block // threads_per_pair))
     arguments = ("x", "delta", "A", "B_t", "C_t", "skip", "y", Scalar(problem["L"]), Scalar(problem["D"]))
     kernel = f"selective_scan_{configuration['algorithm']}"
-    return Plan((KernelLaunch(kernel, (blocks, 1, 1), (block, 1, 1), arguments, smem),))
+    return Plan((KernelLaunch(kernel, (blocks, 1, 1), (threads, 1, 1), arguments, smem),))
 
 
 def inputs(problem: Problem) -> tuple[Tensor, ...]:
@@ -106,7 +112,7 @@ def constants(configuration: Configuration, problem: Problem) -> dict[str, int]:
 
 def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
     """One step, and a length one past two tiles; with D an argument, also channels that no block divides."""
-    width = configuration.integer("vector_width")
+    width = configuration.integer("vector_width") if "vector_width" in configuration else 4
     pairs = configuration.integer("block_size") // configuration.integer("threads_per_pair")
     channels = problem["D"] if configuration["static_d"] else pairs + width
     long = 2 * configuration.integer("tile_l") + 1 if "tile_l" in configuration else 35
@@ -149,8 +155,13 @@ family = Family(
         "mamba-2.8b": {"B": 8, "L": 2048, "D": 5120, "N": 16},
     },
     parameters=(
-        Parameter("algorithm", ("direct", "staged"), "direct", "inputs from global memory, or staged in shared"),
-        Parameter("block_size", (32, 64, 128, 256, 512), 128, "threads per block", label="block"),
+        Parameter(
+            "algorithm",
+            ("direct", "staged", "piped"),
+            "direct",
+            "inputs from global memory, staged in shared by all threads, or brought there by helper warps",
+        ),
+        Parameter("block_size", (32, 64, 128, 256, 512), 128, "threads per block (that compute)", label="block"),
         Parameter("threads_per_pair", (1, 2, 4, 8, 16, 32), 16, "threads that share a pair's N states", label="tpp"),
         Parameter(
             "reduction",
@@ -167,10 +178,8 @@ family = Family(
             when={"algorithm": ("direct",)},
             label="ahead",
         ),
-        Parameter(
-            "tile_l", (8, 16, 32, 64, 128), 32, "time steps in a stage", when={"algorithm": ("staged",)}, label="tile"
-        ),
-        Parameter("stages", (1, 2, 3, 4), 2, "stages of shared memory", when={"algorithm": ("staged",)}),
+        Parameter("tile_l", (8, 16, 32, 64, 128), 32, "time steps in a stage", when=STAGED, label="tile"),
+        Parameter("stages", (1, 2, 3, 4), 2, "stages of shared memory", when=STAGED),
         Parameter(
             "register_prefetch",
             (False, True),
@@ -179,8 +188,26 @@ family = Family(
             when={"algorithm": ("staged",)},
             label="regs",
         ),
+        Parameter(
+            "lanes",
+            ("pairs", "channels"),
+            "pairs",
+            "a pair's threads are lanes of one warp, or of several warps whose lanes are 32 channels",
+            when=PIPED,
+        ),
+        Parameter("helpers", (1, 2, 4), 4, "helper warps, which copy, sum and store", when=PIPED),
+        Parameter("exp_ahead", (0, 1, 2), 2, "steps that exponentials are taken ahead", when=PIPED, label="early"),
+        Parameter("row_ahead", (1, 2, 4), 4, "steps that B and C are loaded ahead", when=PIPED, label="rows"),
+        Parameter("min_blocks", (1, 2, 3, 4), 1, "blocks a multiprocessor that registers are kept for", when=PIPED),
         Parameter("unroll", (1, 2, 4, 8, 16), 4, "groups of steps in one loop body"),
-        Parameter("vector_width", (1, 2, 4), 1, "floats per copy or load of B and C", label="vec"),
+        Parameter(
+            "vector_width",
+            (1, 2, 4),
+            1,
+            "floats per copy or load of B and C",
+            when={"algorithm": ("direct", "staged")},
+            label="vec",
+        ),
         Parameter("exp", ("expf", "exp2f", "ex2"), "expf", "expf, exp2f of a prescaled argument, or ex2.approx.ftz"),
         Parameter("static_d", (False, True), False, "compile the number of channels in"),
         Parameter(
@@ -221,20 +248,20 @@ family = Family(
         ),
         Rule(
             f"a loop body holds at most about {BODY_INSTRUCTIONS} instructions, which the instruction cache keeps",
-            lambda tile_l, reduction, threads_per_pair, unroll, N: (
+            lambda register_prefetch, reduction, threads_per_pair, unroll, N: (
                 group_steps(reduction, threads_per_pair) * unroll * step_instructions(threads_per_pair, N)
                 <= BODY_INSTRUCTIONS
             ),
         ),
         Rule(
             f"stages and reduction fit in {SMEM_PER_BLOCK} bytes of shared memory",
-            lambda block_size, threads_per_pair, tile_l, stages, reduction, N: (
+            lambda block_size, threads_per_pair, tile_l, stages, register_prefetch, reduction, N: (
                 staged_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) <= SMEM_PER_BLOCK
             ),
         ),
         Rule(
             "unroll times the reduction's group divides tile_l",
-            lambda tile_l, unroll, reduction, threads_per_pair: (
+            lambda tile_l, register_prefetch, unroll, reduction, threads_per_pair: (
                 tile_l % (unroll * group_steps(reduction, threads_per_pair)) == 0
             ),
         ),
@@ -246,6 +273,52 @@ family = Family(
                 states_per_thread(threads_per_pair, N) % vector_width == 0
             ),
         ),
+        Rule("helper warps need a stage that lands while another is computed", lambda helpers, stages: stages >= 2),
+        Rule(
+            "with helper warps the pairs of a block are a multiple of 32, a helper's lanes, and at most 128",
+            lambda helpers, block_size, threads_per_pair: block_size // threads_per_pair in (32, 64, 128),
+        ),
+        Rule(
+            "a warp whose lanes are channels takes one of threads_per_pair > 1 parts, which helper warps sum",
+            lambda lanes, block_size, threads_per_pair, reduction: (
+                lanes == "pairs"
+                or (threads_per_pair > 1 and block_size // 32 % threads_per_pair == 0 and reduction == "shared")
+            ),
+        ),
+        Rule(
+            "a warp with helpers holds at least 4 channels side by side, and reduces several steps at once",
+            lambda lanes, threads_per_pair, reduction: (
+                (lanes == "channels" or threads_per_pair <= 8) and (threads_per_pair == 1 or reduction != "shuffle")
+            ),
+        ),
+        Rule(
+            "with helper warps D and N are multiples of 4, so that rows are 16-byte vectors, and threads_per_pair "
+            "divides N",
+            lambda helpers, threads_per_pair, D, N: D % 4 == 0 and N % 4 == 0 and N % threads_per_pair == 0,
+        ),
+        Rule(
+            f"a helper warp takes whole groups of {PIPED_STEPS} rows of a tile",
+            lambda helpers, tile_l: tile_l % (helpers * PIPED_STEPS) == 0,
+        ),
+        Rule(
+            f"a loop body of {PIPED_STEPS} unroll steps divides tile_l and holds whole turns of {PIPED_RING} steps",
+            lambda helpers, tile_l, unroll: (
+                tile_l % (unroll * PIPED_STEPS) == 0 and unroll * PIPED_STEPS % PIPED_RING == 0
+            ),
+        ),
+        Rule(
+            f"a loop body holds at most about {BODY_INSTRUCTIONS} instructions, which the instruction cache keeps",
+            lambda helpers, threads_per_pair, unroll, N: (
+                PIPED_STEPS * unroll * step_instructions(threads_per_pair, N) <= BODY_INSTRUCTIONS
+            ),
+        ),
+        Rule(
+            f"stages and sums fit in {SMEM_PER_BLOCK} bytes of shared memory",
+            lambda helpers, block_size, threads_per_pair, tile_l, stages, reduction, N: (
+                piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) <= SMEM_PER_BLOCK
+            ),
+        ),
+        Rule("with helper warps exponentials are ex2, one instruction", lambda helpers, exp: exp == "ex2"),
         Rule("fast_math changes nothing but expf", lambda exp, fast_math: exp == "expf" or not fast_math),
     ),
     source=lambda configuration: f"{configuration['algorithm']}.cu",
@@ -263,14 +336,20 @@ family = Family(
         "a step is beyond 1e-2",
     ),
     core={
-        "algorithm": ("staged",),
+        "algorithm": ("staged", "piped"),
         "block_size": (64, 128, 256),
         "threads_per_pair": (2, 4, 8),
+        "reduction": ("transposed", "shared"),
         "tile_l": (32, 64),
-        "stages": (2, 3),
-        "unroll": (2, 4, 8, 16),
+        "stages": (2, 3, 4),
+        "helpers": (4,),
+        "exp_ahead": (0, 1, 2),
+        "row_ahead": (2, 4),
+        "min_blocks": (1,),
+        "unroll": (4, 8, 16),
         "vector_width": (4,),
         "exp": ("ex2",),
+        "static_d": (True,),
         "fast_math": (False,),
     },
 )

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ktune.api import KernelLaunch, Scalar, Tensor
+from ktune.api import Argument, KernelLaunch, Tensor, TensorMap
 from ktune.core.errors import FamilyError, KtuneError
 from ktune.core.model import Status
 from ktune.cpu.source import FOLDER
@@ -151,7 +151,10 @@ def _job(launches: Sequence[KernelLaunch], tensors: Sequence[_Held], schedule: S
     return "\n".join(lines) + "\n"
 
 
-def _argument(launch: KernelLaunch, argument: str | Scalar, numbers: Mapping[str, int]) -> str:
+def _argument(launch: KernelLaunch, argument: Argument, numbers: Mapping[str, int]) -> str:
+    if isinstance(argument, TensorMap):
+        sentence = f"not executable on the CPU: {launch.kernel} takes a tensor map of {argument.tensor}"
+        raise ExecutionFault(None, sentence)
     if isinstance(argument, str):
         if argument not in numbers:
             raise FamilyError(f"the plan passes {argument!r} to {launch.kernel}; the problem has {', '.join(numbers)}")

@@ -94,6 +94,9 @@ def test_a_width_that_is_no_power_of_two_is_refused(run_kernel: Runner) -> None:
         ("missing_barrier_after_reading", "x y", 64, ("row is written again",)),
         ("missing_syncwarp", "x y", 32, ("lane's own", "other lane's")),
         ("left_before_the_barrier", "y", 64, ("not ordered",)),
+        ("written_after_arriving", "x y", 64, ("row is handed over late", "row is taken")),
+        ("read_after_arriving", "x y", 64, ("row is read unasked", "row is written by those that wait")),
+        ("handed_over_through_another", "x y", 64, ("row is for barrier 1", "row is taken at barrier 2")),
     ],
 )
 @each_schedule
@@ -103,6 +106,21 @@ def test_accesses_that_no_barrier_orders_are_a_race_with_both_lines(
     fault = fault_of(run_kernel, kernel, takes, threads, check=Check.RACES, schedule=schedule)
     assert fault.status is Status.WRONG and str(fault).startswith("race on byte ")
     assert all(line_of(FILE, line) in str(fault) for line in lines), str(fault)
+
+
+@each_schedule
+def test_what_was_written_before_arriving_is_ordered_before_those_that_wait(
+    run_kernel: Runner, schedule: Schedule
+) -> None:
+    y = values_of(run_kernel, "handed_over", "x y", 64, check=Check.RACES, schedule=schedule)
+    assert y[32:].tolist() == [32.0 - i for i in range(32)]
+
+
+@each_schedule
+def test_a_barrier_at_which_nobody_arrives_is_a_deadlock(run_kernel: Runner, schedule: Schedule) -> None:
+    fault = fault_of(run_kernel, "never_handed_over", "x y", 64, schedule=schedule)
+    assert fault.status is Status.TIMED_OUT and str(fault).startswith("deadlock in block (0,0,0); ")
+    assert line_of(FILE, "nobody arrives") in str(fault)
 
 
 def test_blocks_that_write_the_same_element_race(run_kernel: Runner) -> None:

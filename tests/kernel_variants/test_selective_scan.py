@@ -90,10 +90,21 @@ def test_the_committed_space_of_272_points_has_272():
     assert len(Space(FAMILY, [RECORD], narrowing)) == 272
 
 
+@pytest.mark.parametrize("name", [name for name in FAMILY.problems if name.startswith("mamba")])
+def test_layers_of_mamba_have_piped_points_of_few_threads_a_pair_and_several_blocks_a_multiprocessor(name):
+    narrowing = {"algorithm": ("piped",), "min_blocks": (3,), "tile_l": (32,), "unroll": (4,)}
+    space = Space(FAMILY, [LOADED.named_problems[name]], narrowing)
+    assert {point["threads_per_pair"] for point in space} >= {1, 2, 4}
+
+
 def test_the_core_is_small_enough_to_be_recorded_completely():
-    assert 600 <= len(Space(FAMILY, [RECORD], FAMILY.core)) <= 2000
+    core = Space(FAMILY, [RECORD], FAMILY.core)
+    assert 600 <= len(core) <= 2000
+    assert {point["algorithm"] for point in core} == {"staged", "piped"}
+    assert len({make_variant(FAMILY, point, RECORD) for point in core}) == len(core)
 
 
+PIPED = {"algorithm": "piped", "threads_per_pair": 4, "reduction": "shared", "lanes": "channels", "exp": "ex2"}
 BOUNDARIES = [
     ({"algorithm": "staged", "threads_per_pair": 32, "block_size": 256, "reduction": "transposed", "unroll": 1}, True),
     ({"algorithm": "staged", "threads_per_pair": 1, "block_size": 32, "reduction": "shuffle", "unroll": 16}, True),
@@ -101,6 +112,16 @@ BOUNDARIES = [
     ({"algorithm": "direct", "threads_per_pair": 8, "prefetch": 8, "reduction": "transposed", "unroll": 1}, True),
     ({"algorithm": "direct", "threads_per_pair": 8, "prefetch": 4, "reduction": "transposed", "unroll": 1}, False),
     ({"algorithm": "staged", "threads_per_pair": 8, "reduction": "transposed", "tile_l": 8, "unroll": 2}, False),
+    (PIPED, True),
+    (PIPED | {"threads_per_pair": 8, "block_size": 256, "tile_l": 16, "unroll": 2}, True),
+    (PIPED | {"threads_per_pair": 1, "block_size": 64, "reduction": "shuffle", "lanes": "pairs", "row_ahead": 1}, True),
+    (PIPED | {"lanes": "pairs", "threads_per_pair": 8, "block_size": 256, "reduction": "transposed"}, True),
+    (PIPED | {"lanes": "pairs", "threads_per_pair": 16, "block_size": 512}, False),
+    (PIPED | {"block_size": 64}, False),
+    (PIPED | {"reduction": "transposed"}, False),
+    (PIPED | {"stages": 1}, False),
+    (PIPED | {"unroll": 1}, False),
+    (PIPED | {"tile_l": 8, "unroll": 2}, False),
 ]
 
 

@@ -5,8 +5,6 @@ namespace ktune_cpu {
 
 namespace {
 
-constexpr int kBarriers = 16;
-
 struct Barrier {
   int arrived;
   int expected;  // 0: all that have not exited
@@ -94,7 +92,7 @@ void pass_if_complete(int id) {
     thread.result = static_cast<uint64_t>(vote_of(barrier));
     make_ready(thread);
   }
-  if (kRaces) barrier.expected == 0 ? races::block_met() : races::threads_met(met);
+  if (kRaces) barrier.expected == 0 ? races::block_met() : races::threads_met(met, id);
   barrier = {};
 }
 
@@ -181,6 +179,7 @@ int meet_block(int id, int expected, Vote vote, bool predicate, Site site) {
 
 void arrive_block(int id, int expected, Site site) {
   enter_barrier(id, expected, site);
+  if (kRaces) races::thread_arrived(id);
   pass_if_complete(id);
 }
 

@@ -1,11 +1,13 @@
 // A race detector that knows CUDA's order: what -fsanitize=thread reports of each access is judged here.
 //
 // Two accesses to the same bytes, one of them a write, race unless a barrier orders them. In one launch blocks are not
-// ordered at all; in a block __syncthreads orders everything before it, __syncwarp what its lanes did; shuffles and
-// votes order nothing. A thread that left without a barrier that others waited for is not ordered before them.
+// ordered at all; in a block __syncthreads orders everything before it, a named barrier what its threads did before
+// those that wait there go on, __syncwarp what its lanes did; shuffles and votes order nothing. A thread that left
+// without a barrier that others waited for is not ordered before them.
 // Method: Flanagan and Freund, "FastTrack: Efficient and Precise Dynamic Race Detection" (2009), with block-wide
 // barriers as epochs and a clock per thread only between them.
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "runtime.h"
@@ -40,6 +42,8 @@ bool across_warps;    // in this epoch: a barrier of some threads has met
 uint32_t left_in[kMaxThreads];
 // known[a][b]: the clock of b up to which a has seen its accesses; known[a][a] is a's own.
 uint32_t known[kMaxThreads][kMaxThreads];
+// What those that only arrive at a named barrier hand to those that wait there.
+uint32_t released[kBarriers][kMaxThreads];
 
 Cell* cell_of(const char* address) { return cells + (address - memory_base) / static_cast<ptrdiff_t>(kWord); }
 
@@ -51,13 +55,14 @@ bool is_ordered(const Access& before, int thread, bool in_shared) {
   return known[thread][before.thread] >= before.clock;
 }
 
-// Lets each thread of `met`, whose numbers are in [first, end), know what every other of them knew.
-void join(const bool* met, int first, int end) {
+// Lets each thread of `met`, whose numbers are in [first, end), know what every other of them knew, and what `given`
+// holds, if there is one.
+void join(const bool* met, int first, int end, const uint32_t* given = nullptr) {
   static uint32_t joined[kMaxThreads];
   const int from = across_warps ? 0 : first;
   const int to = across_warps ? thread_count : end;
   for (int other = from; other < to; ++other) {
-    joined[other] = 0;
+    joined[other] = given == nullptr ? 0 : given[other];
     for (int thread = first; thread < end; ++thread) {
       if (met[thread] && known[thread][other] > joined[other]) joined[other] = known[thread][other];
     }
@@ -141,6 +146,7 @@ void begin_block() {
     left_in[i] = 0;
     ++known[i][i];
   }
+  memset(released, 0, sizeof released);
 }
 
 void block_met() {
@@ -148,9 +154,19 @@ void block_met() {
   across_warps = false;
 }
 
-void threads_met(const bool (&met)[kMaxThreads]) {
+void thread_arrived(int barrier) {
   across_warps = true;
-  join(met, 0, thread_count);
+  uint32_t* mine = known[current->number];
+  for (int other = 0; other < thread_count; ++other) {
+    if (released[barrier][other] < mine[other]) released[barrier][other] = mine[other];
+  }
+  ++mine[current->number];
+}
+
+void threads_met(const bool (&met)[kMaxThreads], int barrier) {
+  across_warps = true;
+  join(met, 0, thread_count, released[barrier]);
+  memset(released[barrier], 0, sizeof released[barrier]);
 }
 
 void warp_met(const Warp& warp, unsigned lanes) {

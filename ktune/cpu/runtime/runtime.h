@@ -36,6 +36,7 @@ constexpr int kExitCrash = 76;
 
 constexpr int kMaxThreads = 1024;
 constexpr int kLanes = 32;
+constexpr int kBarriers = 16;
 
 enum class State : uint8_t { ready, at_warp, at_block, done };
 enum class Order : uint8_t { oldest_first, newest_first, random };
@@ -154,7 +155,9 @@ namespace races {
 void begin_launch();
 void begin_block();
 void block_met();
-void threads_met(const bool (&met)[kMaxThreads]);
+// Threads that only arrive at a named barrier, and those that went on together from it.
+void thread_arrived(int barrier);
+void threads_met(const bool (&met)[kMaxThreads], int barrier);
 void warp_met(const Warp& warp, unsigned lanes);
 void thread_left(const Thread& thread);
 void note(const void* address, size_t bytes, bool write, bool atomic, uintptr_t place);

@@ -83,6 +83,67 @@ extern "C" __global__ void left_before_the_barrier(float* y) {
   y[threadIdx.x] = row[threadIdx.x + 32];  // not ordered
 }
 
+// The first warp hands a row to the second through barrier 1, and goes on without waiting.
+__device__ void arrive_at_1() { asm volatile("bar.arrive 1, 64;" ::: "memory"); }
+__device__ void wait_at_1() { asm volatile("bar.sync 1, 64;" ::: "memory"); }
+
+extern "C" __global__ void handed_over(const float* x, float* y) {
+  __shared__ float row[32];
+  if (threadIdx.x < 32) {
+    row[threadIdx.x] = x[threadIdx.x];
+    arrive_at_1();
+  } else {
+    wait_at_1();
+    y[threadIdx.x] = row[63 - threadIdx.x];
+  }
+}
+
+extern "C" __global__ void never_handed_over(const float* x, float* y) {
+  __shared__ float row[32];
+  if (threadIdx.x < 32) {
+    row[threadIdx.x] = x[threadIdx.x];
+  } else {
+    asm volatile("bar.sync 1, 64;" ::: "memory");  // nobody arrives
+    y[threadIdx.x] = row[63 - threadIdx.x];
+  }
+}
+
+extern "C" __global__ void written_after_arriving(const float* x, float* y) {
+  __shared__ float row[32];
+  if (threadIdx.x < 32) {
+    arrive_at_1();
+    row[threadIdx.x] = x[threadIdx.x];  // row is handed over late
+  } else {
+    wait_at_1();
+    y[threadIdx.x] = row[63 - threadIdx.x];  // row is taken
+  }
+}
+
+// Those that only arrive learn nothing of what the others did before the barrier.
+extern "C" __global__ void read_after_arriving(const float* x, float* y) {
+  __shared__ float row[32];
+  if (threadIdx.x < 32) {
+    arrive_at_1();
+    y[threadIdx.x] = row[threadIdx.x];  // row is read unasked
+  } else {
+    row[threadIdx.x - 32] = x[threadIdx.x];  // row is written by those that wait
+    wait_at_1();
+  }
+}
+
+extern "C" __global__ void handed_over_through_another(const float* x, float* y) {
+  __shared__ float row[32];
+  if (threadIdx.x < 32) {
+    row[threadIdx.x] = x[threadIdx.x];  // row is for barrier 1
+    arrive_at_1();
+    asm volatile("bar.sync 2, 64;" ::: "memory");
+  } else {
+    asm volatile("bar.arrive 2, 64;" ::: "memory");
+    y[threadIdx.x] = row[63 - threadIdx.x];  // row is taken at barrier 2
+    wait_at_1();
+  }
+}
+
 extern "C" __global__ void blocks_share_an_output(float* y) {
   y[threadIdx.x] = 1.0f;  // every block writes it
 }
