@@ -90,12 +90,34 @@ class Scalar:
     ctype: str = "int32"
 
 
-Argument = str | Scalar
+@dataclass(frozen=True)
+class TensorMap:
+    """A kernel argument for TMA copies: 128 bytes by value that describe a tensor and the boxes taken from it.
+
+    The kernel declares `const __grid_constant__` of a struct of 128 bytes aligned to 64, such as CUtensorMap. Where a
+    box reaches beyond the tensor, zeros arrive. Strides must be multiples of 16 bytes.
+
+    box: the extent of one copy along each dimension of the tensor, in the tensor's order; at most 256 each.
+    swizzle_bytes: 0, 32, 64 or 128; a row of the box fits in it.
+    promotion_bytes: what L2 fetches at once: 0 (as asked), 64, 128 or 256.
+    """
+
+    tensor: str
+    box: tuple[int, ...]
+    swizzle_bytes: int = 0
+    promotion_bytes: int = 0
+
+
+Argument = str | Scalar | TensorMap
 
 
 @dataclass(frozen=True)
 class KernelLaunch:
-    """One launch of an `extern "C"` kernel of the family's source. A str argument is a tensor's pointer."""
+    """One launch of an `extern "C"` kernel of the family's source. A str argument is a tensor's pointer.
+
+    programmatic: it may start before the launch before it has ended (programmatic dependent launch). Its kernel then
+        waits with `griddepcontrol.wait` before it touches anything that launch writes.
+    """
 
     kernel: str
     grid: Dim3
@@ -103,6 +125,7 @@ class KernelLaunch:
     arguments: tuple[Argument, ...]
     smem_bytes: int = 0
     cluster: Dim3 = (1, 1, 1)
+    programmatic: bool = False
 
 
 @dataclass(frozen=True)

@@ -171,13 +171,17 @@ class Environment:
 
 @dataclass(frozen=True)
 class Request:
-    """One thing to measure. `trial` is the study's number for it; `cull_above_us` is the best known."""
+    """One thing to measure. `trial` is the study's number for it; `cull_above_us` is the best known.
+
+    patience: by what the best known time is multiplied before a slower variant is culled; a recording has more.
+    """
 
     trial: int
     variant: Variant
     problem: Problem
     effort: Effort = Effort.SEARCH
     cull_above_us: float | None = None
+    patience: float = 1.0
 
 
 @dataclass(frozen=True)

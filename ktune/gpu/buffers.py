@@ -38,6 +38,7 @@ class Region:
     """One tensor in a buffer of its own, aligned to 256 bytes, with 4 KiB of canary right before and after it."""
 
     def __init__(self, declared: Tensor, device: torch.device) -> None:
+        self.declared = declared
         self.name = declared.name
         dtype = dtype_of(declared)
         self.bytes = math.prod(declared.shape) * dtype.itemsize

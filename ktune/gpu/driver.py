@@ -16,13 +16,15 @@ from typing import Any
 import torch
 from cuda.bindings import driver as cuda
 
-from ktune.api import Argument, KernelLaunch, Scalar
+from ktune.api import Argument, KernelLaunch, Scalar, TensorMap
 from ktune.core.errors import EnvironmentFault, FamilyError
+from ktune.core.tensor_map import MapLayout
 from ktune.gpu.protocol import LaunchFault, StickyFault
 
 # What a kernel may use of shared memory, static and dynamic together, without asking.
 _SMEM_WITHOUT_OPT_IN = 48 * 1024
 _PORTABLE_CLUSTER = 8
+_TENSOR_MAP_BYTES = 128
 
 # Errors of the call itself: the context lives on. Everything else is taken to have spoilt it.
 _HARMLESS = frozenset(
@@ -147,23 +149,29 @@ class Kernel:
 class BoundLaunch:
     """A launch whose arguments are packed once; calling it enqueues it on torch's current stream.
 
-    pointers: {tensor name: device address}.
+    pointers: {tensor name: device address}. maps: each tensor map of the launch, encoded.
     """
 
-    def __init__(self, kernel: Kernel, launch: KernelLaunch, pointers: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        launch: KernelLaunch,
+        pointers: Mapping[str, int],
+        maps: Mapping[TensorMap, bytes] | None = None,
+    ) -> None:
         kernel.allow(launch)
         self._kernel = kernel
         self._launch = launch
         self._doing = f"launching {launch.kernel} grid {launch.grid} block {launch.block} smem {launch.smem_bytes}"
-        self._arguments = PackedArguments(launch.arguments, pointers)
-        self._clustered = None if launch.cluster == (1, 1, 1) else _clustered(launch)
+        self._arguments = PackedArguments(launch.arguments, pointers, maps or {})
+        self._extended = _extended(launch) if launch.programmatic or launch.cluster != (1, 1, 1) else None
 
     def __call__(self) -> None:
         stream = _stream(torch.cuda.current_stream().cuda_stream)
         launch = self._launch
-        if self._clustered is not None:
-            self._clustered.hStream = stream
-            done = cuda.cuLaunchKernelEx(self._clustered, self._kernel.handle, self._arguments.address, 0)
+        if self._extended is not None:
+            self._extended.hStream = stream
+            done = cuda.cuLaunchKernelEx(self._extended, self._kernel.handle, self._arguments.address, 0)
         else:
             done = cuda.cuLaunchKernel(
                 self._kernel.handle, *launch.grid, *launch.block, launch.smem_bytes, stream, self._arguments.address, 0
@@ -175,13 +183,37 @@ class BoundLaunch:
 class PackedArguments:
     """The array of pointers to argument values that a launch takes; `address` is valid while this object lives."""
 
-    def __init__(self, arguments: Sequence[Argument], pointers: Mapping[str, int]) -> None:
-        self._values = [_pack(argument, pointers) for argument in arguments]
+    def __init__(
+        self, arguments: Sequence[Argument], pointers: Mapping[str, int], maps: Mapping[TensorMap, bytes] | None = None
+    ) -> None:
+        self._values = [_pack(argument, pointers, maps or {}) for argument in arguments]
         # one element more, so that a kernel without arguments has an address too
         self._pointers = (ctypes.c_void_p * (len(self._values) + 1))(
             *[ctypes.addressof(value) for value in self._values]
         )
         self.address = ctypes.addressof(self._pointers)
+
+
+def encode_tensor_map(layout: MapLayout, pointer: int) -> bytes:
+    """The 128 bytes that a kernel takes for a tensor at this device address. LaunchFault where the driver refuses."""
+    rank = len(layout.dimensions)
+    encoded = _call(
+        cuda.cuTensorMapEncodeTiled(
+            getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{layout.type_name}"),
+            rank,
+            pointer,
+            [cuda.cuuint64_t(extent) for extent in layout.dimensions],
+            [cuda.cuuint64_t(stride) for stride in layout.stride_bytes],
+            [cuda.cuuint32_t(extent) for extent in layout.box],
+            [cuda.cuuint32_t(1)] * rank,
+            cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
+            getattr(cuda.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{layout.swizzle_name}"),
+            getattr(cuda.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{layout.promotion_name}"),
+            cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+        ),
+        f"encoding a tensor map of dimensions {layout.dimensions} and box {layout.box}",
+    )
+    return ctypes.string_at(encoded.getPtr(), _TENSOR_MAP_BYTES)
 
 
 def reset_persisting_l2() -> None:
@@ -193,7 +225,9 @@ def reset_persisting_l2() -> None:
             raise found
 
 
-def _pack(argument: Argument, pointers: Mapping[str, int]) -> Any:
+def _pack(argument: Argument, pointers: Mapping[str, int], maps: Mapping[TensorMap, bytes]) -> Any:
+    if isinstance(argument, TensorMap):
+        return (ctypes.c_char * _TENSOR_MAP_BYTES).from_buffer_copy(maps[argument])
     if isinstance(argument, Scalar):
         if argument.ctype not in _CTYPES:
             raise FamilyError(f"a scalar's ctype must be one of {', '.join(_CTYPES)}, got {argument.ctype!r}")
@@ -205,17 +239,26 @@ def _pack(argument: Argument, pointers: Mapping[str, int]) -> Any:
     return ctypes.c_void_p(pointers[argument])
 
 
-def _clustered(launch: KernelLaunch) -> Any:
-    attribute = cuda.CUlaunchAttribute()
-    attribute.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-    cluster = attribute.value.clusterDim
-    cluster.x, cluster.y, cluster.z = launch.cluster
+def _extended(launch: KernelLaunch) -> Any:
+    """The launch with its attributes: clusters, and leave to start before its predecessor has ended."""
+    attributes = []
+    if launch.cluster != (1, 1, 1):
+        clustered = cuda.CUlaunchAttribute()
+        clustered.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        extent = clustered.value.clusterDim
+        extent.x, extent.y, extent.z = launch.cluster
+        attributes.append(clustered)
+    if launch.programmatic:
+        early = cuda.CUlaunchAttribute()
+        early.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        early.value.programmaticStreamSerializationAllowed = 1
+        attributes.append(early)
     config = cuda.CUlaunchConfig()
     config.gridDimX, config.gridDimY, config.gridDimZ = launch.grid
     config.blockDimX, config.blockDimY, config.blockDimZ = launch.block
     config.sharedMemBytes = launch.smem_bytes
-    config.attrs = [attribute]
-    config.numAttrs = 1
+    config.attrs = attributes
+    config.numAttrs = len(attributes)
     return config
 
 

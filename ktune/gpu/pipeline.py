@@ -153,7 +153,7 @@ class Pipeline:
         request = entry.request
         limits = [request.cull_above_us, self._best_us.get(request.problem)]
         known = [limit for limit in limits if limit is not None]
-        cull = min(known) if known and request.effort is Effort.SEARCH else None
+        cull = request.patience * min(known) if known and request.effort is Effort.SEARCH else None
         cubin = None if entry.built.cubin is None else str(entry.built.cubin)
         return Job(request.trial, request.variant, request.problem, cubin, request.effort, cull)
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import torch
 
-from ktune.api import KernelLaunch, Plan, Tensor, TorchOperation
+from ktune.api import KernelLaunch, Plan, Tensor, TensorMap, TorchOperation
 from ktune.core.errors import FamilyError
 from ktune.core.loading import LoadedFamily
+from ktune.core.tensor_map import check_base, map_layout
 from ktune.gpu import driver
 from ktune.gpu.buffers import Region
 from ktune.gpu.cases import BoundCase, Case
@@ -41,8 +42,7 @@ class LoadedPlans:
 
     def _step(self, launch: KernelLaunch | TorchOperation, regions: Mapping[str, Region]) -> Step:
         if isinstance(launch, KernelLaunch):
-            pointers = {name: region.pointer for name, region in regions.items()}
-            return driver.BoundLaunch(self._kernel(launch.kernel), launch, pointers)
+            return bind_launch(self._kernel(launch.kernel), launch, regions)
         return bind_operation(self._loaded, launch, {name: region.tensor for name, region in regions.items()})
 
     def _kernel(self, name: str) -> driver.Kernel:
@@ -53,6 +53,24 @@ class LoadedPlans:
         if name not in self._kernels:
             self._kernels[name] = self._module.kernel(name)
         return self._kernels[name]
+
+
+def bind_launch(kernel: driver.Kernel, launch: KernelLaunch, regions: Mapping[str, Region]) -> driver.BoundLaunch:
+    """The launch on these regions, its tensor maps encoded for where they lie."""
+    pointers = {name: region.pointer for name, region in regions.items()}
+    maps = {argument: _encode(argument, regions) for argument in launch.arguments if isinstance(argument, TensorMap)}
+    return driver.BoundLaunch(kernel, launch, pointers, maps)
+
+
+def _encode(wanted: TensorMap, regions: Mapping[str, Region]) -> bytes:
+    if wanted.tensor not in regions:
+        raise FamilyError(
+            f"the plan passes a tensor map of {wanted.tensor!r}, which is no tensor of the problem; "
+            f"it has {', '.join(regions)}"
+        )
+    region = regions[wanted.tensor]
+    check_base(wanted, region.pointer)
+    return driver.encode_tensor_map(map_layout(wanted, region.declared), region.pointer)
 
 
 def bind_operation(loaded: LoadedFamily, operation: TorchOperation, tensors: Mapping[str, torch.Tensor]) -> Step:

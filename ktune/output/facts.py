@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ktune.api import KernelLaunch, Parameter
 from ktune.core.identity import value_text
-from ktune.core.model import Value
+from ktune.core.model import Source, Value
 from ktune.core.prelude import camel
 from ktune.output.c_text import identifier, integer, macro, string
 from ktune.output.provenance import provenance_text
@@ -108,7 +108,9 @@ def _integer(winner: Winner, name: str, value: int, ctype: str = "unsigned int")
 
 
 def _real(winner: Winner, name: str, value: float) -> Fact:
-    return _fact(winner, name, "double", repr(float(f"{value:.7g}")))
+    source = winner.measurement.source
+    note = "" if source is Source.MEASURED else f"{source}, not measured"
+    return _fact(winner, name, "double", repr(float(f"{value:.7g}")), note)
 
 
 def _text(winner: Winner, name: str, text: str, note: str = "") -> Fact:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from ktune.core.errors import UsageError
 from ktune.core.identity import digest, value_text
+from ktune.core.model import Source
 from ktune.output.c_text import comment, identifier, integer, macro, require_distinct, string
 from ktune.output.facts import Setting, facts, settings
 from ktune.output.files import write_file
 from ktune.output.provenance import provenance_lines
+from ktune.output.summary import source_note
 from ktune.output.winner import Winner
 from ktune.study.naming import gpu_slug
 
@@ -74,7 +76,7 @@ def _gpu(winner: Winner) -> str:
 
 
 def _head(family: str, entries: dict[str, Winner]) -> list[str]:
-    lines = [f"{MARK}: {family} as tuned and verified, header format {FORMAT}.", ""]
+    lines = [f"{MARK}: {family} {_origin(entries)}, header format {FORMAT}.", ""]
     for winner in entries.values():
         lines += [*provenance_lines(winner), ""]
     lines += [
@@ -83,6 +85,13 @@ def _head(family: str, entries: dict[str, Winner]) -> list[str]:
         f"Compile the kernel with the flags in {macro(family, 'nvcc_flags')}: no macro can set them.",
     ]
     return comment(lines)
+
+
+def _origin(entries: dict[str, Winner]) -> str:
+    found = [winner.measurement for winner in entries.values()]
+    if all(m.source is Source.MEASURED for m in found):
+        return "as tuned and verified"
+    return f"not as measured or verified here, its figures are {source_note(found)}"
 
 
 def _entry_choice(family: str, entries: dict[str, Winner]) -> list[str]:

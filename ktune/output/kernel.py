@@ -6,9 +6,11 @@ import re
 import struct
 from pathlib import Path
 
-from ktune.api import KernelLaunch, Scalar, Tensor, TorchOperation
+from ktune.api import KernelLaunch, Scalar, Tensor, TensorMap, TorchOperation
 from ktune.build.source import variant_source
 from ktune.core.errors import UsageError
+from ktune.core.model import Source
+from ktune.core.tensor_map import map_layout
 from ktune.output.c_text import comment, identifier, integer, macro
 from ktune.output.files import write_file
 from ktune.output.header import MARK
@@ -51,20 +53,23 @@ def kernel_text(winner: Winner, name: str, label: str = "") -> str:
         "#endif",
         _source(winner, label),
         "",
+        *(["#include <cuda.h>"] if _maps(launches) else []),
         "#include <cuda_runtime.h>",
         "#include <stddef.h>",
         "#include <stdint.h>",
         "",
         *_macros(winner, label),
         _SUPPORT,
+        *([_MAP_SUPPORT] if _maps(launches) else []),
         *comment(_contract(winner, label)),
         f'extern "C" {signature(winner, label)} {{',
         *_checks(winner),
         *_pointers(winner),
         "  cudaError_t status = cudaSuccess;",
     ]
+    tensors = {t.name: t for t in (*_problem_tensors(winner), *winner.plan.workspace)}
     for launch in launches:
-        lines += _launch(launch)
+        lines += _launch(launch, tensors)
     return "\n".join([*lines, "  return status;", "}", ""])
 
 
@@ -148,8 +153,12 @@ def _how_to_compile(winner: Winner, name: str, label: str) -> list[str]:
         "",
         f"Compile:  nvcc {flags} -c {name}_kernel.cu",
         f"Use:      include {name}_kernel.cuh, call {launcher_name(winner, label)}, link {name}_kernel.o and cudart.",
-        f"The flags are part of what was measured and verified. {share}",
+        f"The flags are part of what was {_judged(winner)}. {share}",
     ]
+
+
+def _judged(winner: Winner) -> str:
+    return "measured and verified" if winner.measurement.source is Source.MEASURED else "recorded"
 
 
 def _contract(winner: Winner, label: str) -> list[str]:
@@ -233,10 +242,18 @@ def _checks(winner: Winner) -> list[str]:
     return lines
 
 
-def _pointers(winner: Winner) -> list[str]:
+def _problem_tensors(winner: Winner) -> tuple[Tensor, ...]:
     family = winner.loaded.family
+    return (*family.inputs(winner.problem), *family.outputs(winner.problem))
+
+
+def _maps(launches: list[KernelLaunch]) -> bool:
+    return any(isinstance(argument, TensorMap) for launch in launches for argument in launch.arguments)
+
+
+def _pointers(winner: Winner) -> list[str]:
     lines = []
-    for tensor in (*family.inputs(winner.problem), *family.outputs(winner.problem)):
+    for tensor in _problem_tensors(winner):
         found = f"const_cast<void*>(static_cast<const void*>({_parameter(tensor.name)}))"
         lines.append(f"  [[maybe_unused]] void* at_{identifier(tensor.name)} = {found};")
     for name, offset in workspace_layout(winner.plan.workspace)[0].items():
@@ -244,13 +261,16 @@ def _pointers(winner: Winner) -> list[str]:
     return [*lines, "  (void)workspace;"]
 
 
-def _launch(launch: KernelLaunch) -> list[str]:
+def _launch(launch: KernelLaunch, tensors: dict[str, Tensor]) -> list[str]:
     lines = ["  {"]
     taken = []
     for position, argument in enumerate(launch.arguments):
         if isinstance(argument, Scalar):
             lines.append(f"    {_scalar(argument, position)}")
             taken.append(f"&scalar_{position}")
+        elif isinstance(argument, TensorMap):
+            lines += _tensor_map(argument, tensors[argument.tensor], position)
+            taken.append(f"&map_{position}")
         else:
             taken.append(f"&at_{identifier(argument)}")
     grid, block, cluster = (
@@ -260,11 +280,35 @@ def _launch(launch: KernelLaunch) -> list[str]:
         f"    void* arguments[] = {{{', '.join(taken) or 'nullptr'}}};",
         f"    const void* kernel = reinterpret_cast<const void*>(::{launch.kernel});",
         f"    const dim3 grid = {grid}, block = {block}, cluster = {cluster};",
-        f"    status = ktune_export::launch(kernel, grid, block, cluster, {launch.smem_bytes}, arguments, stream);",
+        f"    const bool programmatic = {'true' if launch.programmatic else 'false'};",
+        "    status = ktune_export::launch("
+        f"kernel, grid, block, cluster, programmatic, {launch.smem_bytes}, arguments, stream);",
         "    if (status != cudaSuccess) return status;",
         "  }",
     ]
     return lines
+
+
+def _tensor_map(wanted: TensorMap, tensor: Tensor, position: int) -> list[str]:
+    layout = map_layout(wanted, tensor)
+    # A tensor of one dimension has no strides; an array has at least one element.
+    listed = {
+        "cuuint64_t dimensions": [f"{extent}ull" for extent in layout.dimensions],
+        "cuuint64_t strides": [f"{stride}ull" for stride in layout.stride_bytes] or ["0"],
+        "cuuint32_t box": [f"{extent}u" for extent in layout.box],
+    }
+    return [
+        f"    CUtensorMap map_{position};",
+        "    {",
+        *(f"      const {name}[] = {{{', '.join(values)}}};" for name, values in listed.items()),
+        f"      status = ktune_export::encode(&map_{position}, CU_TENSOR_MAP_DATA_TYPE_{layout.type_name},",
+        f"                                    {len(layout.dimensions)}, at_{identifier(tensor.name)}, dimensions, "
+        "strides, box,",
+        f"                                    CU_TENSOR_MAP_SWIZZLE_{layout.swizzle_name},",
+        f"                                    CU_TENSOR_MAP_L2_PROMOTION_{layout.promotion_name});",
+        "      if (status != cudaSuccess) return status;",
+        "    }",
+    ]
 
 
 def _scalar(scalar: Scalar, position: int) -> str:
@@ -298,8 +342,8 @@ bool aligned(const void* pointer, uintptr_t bytes) {
   return value;
 }
 
-cudaError_t launch(const void* kernel, dim3 grid, dim3 block, dim3 cluster, size_t smem_bytes, void** arguments,
-                   cudaStream_t stream) {
+cudaError_t launch(const void* kernel, dim3 grid, dim3 block, dim3 cluster, bool programmatic, size_t smem_bytes,
+                   void** arguments, cudaStream_t stream) {
   cudaError_t status = cudaSuccess;
   if (smem_bytes > 0) {
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(smem_bytes));
@@ -311,19 +355,57 @@ cudaError_t launch(const void* kernel, dim3 grid, dim3 block, dim3 cluster, size
     status = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (status != cudaSuccess) return status;
   }
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = cluster.x;
-  attribute.val.clusterDim.y = cluster.y;
-  attribute.val.clusterDim.z = cluster.z;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned int count = 0;
+  if (cluster_blocks > 1) {
+    cudaLaunchAttribute& clustered = attributes[count++];
+    clustered.id = cudaLaunchAttributeClusterDimension;
+    clustered.val.clusterDim.x = cluster.x;
+    clustered.val.clusterDim.y = cluster.y;
+    clustered.val.clusterDim.z = cluster.z;
+  }
+  if (programmatic) {
+    cudaLaunchAttribute& early = attributes[count++];
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+  }
   cudaLaunchConfig_t how = {};
   how.gridDim = grid;
   how.blockDim = block;
   how.dynamicSmemBytes = smem_bytes;
   how.stream = stream;
-  how.attrs = &attribute;
-  how.numAttrs = cluster_blocks > 1 ? 1 : 0;
+  how.attrs = attributes;
+  how.numAttrs = count;
   return cudaLaunchKernelExC(&how, kernel, arguments);
+}
+
+}  // namespace
+}  // namespace ktune_export
+"""
+
+_MAP_SUPPORT = """
+namespace ktune_export {
+namespace {
+
+// The driver's encoder is found at run time, so that the program need not be linked with libcuda.
+cudaError_t encode(CUtensorMap* map, CUtensorMapDataType type, cuuint32_t rank, void* base,
+                   const cuuint64_t* dimensions, const cuuint64_t* strides, const cuuint32_t* box,
+                   CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult answer = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+  const cudaError_t status =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &answer);
+#else
+  const cudaError_t status = cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &found, cudaEnableDefault, &answer);
+#endif
+  if (status != cudaSuccess) return status;
+  if (answer != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
+  const CUresult done = reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found)(
+      map, type, rank, base, dimensions, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion,
+      CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  return done == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
 }
 
 }  // namespace

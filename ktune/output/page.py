@@ -16,7 +16,16 @@ from ktune.output.markup import card, environment_tables, figure, paragraph, row
 from ktune.output.ranking import default_measurement, has_time, rank_key, standing
 from ktune.output.rounding import interval, median, microseconds, ratio
 from ktune.output.style import STYLE
-from ktune.output.summary import Finding, Report, comparison, counts_line, failure_reasons, source_note, status_counts
+from ktune.output.summary import (
+    Finding,
+    Report,
+    comparison,
+    counts_line,
+    failure_reasons,
+    source_mark,
+    source_note,
+    status_counts,
+)
 from ktune.study.verdict import Speed
 
 MARK = '<meta name="generator" content="ktune'
@@ -56,7 +65,7 @@ def _problem_section(report: Report, problem: Problem) -> list[str]:
         parts.append(paragraph("No variant is both right and timed; the reasons are below.", "warning"))
     else:
         parts += _headline(report, finding, measurements)
-    parts.append(paragraph(f"{counts_line(measurements)}."))
+    parts.append(paragraph(f"{counts_line(measurements)}{source_mark(measurements)}."))
     parts += trial_figure(report, problem)
     parts += _leaders(report, measurements, finding)
     parts += marginal_figure(report, problem)
@@ -71,7 +80,7 @@ def _headline(report: Report, finding: Finding, measurements: Sequence[Measureme
     if finding.tied:
         tied = ", ".join(f"#{m.trial} {report.identify(m.variant.configuration)}" for m in finding.tied)
         notes.append(f"cannot be told from it: {tied}")
-    told = [f"<li>{escape(note)}</li>" for note in notes if note]
+    told = [f"<li>{escape(f'{note}{source_mark([winner])}')}</li>" for note in notes if note]
     return [
         f'<div class="cards">{"".join(_cards(report, winner, measurements))}</div>',
         paragraph(f"Winner: #{winner.trial}, effort {winner.effort}. Source: {source_note([winner])}.", "source"),
@@ -84,20 +93,21 @@ def _headline(report: Report, finding: Finding, measurements: Sequence[Measureme
 
 def _cards(report: Report, winner: Measurement, measurements: Sequence[Measurement]) -> list[str]:
     assert winner.cold is not None
-    cards = [card("cold median", f"{median(winner.cold)} us", f"95 %: {interval(winner.cold)}")]
+    mark = source_mark([winner])
+    cards = [card(f"cold median{mark}", f"{median(winner.cold)} us", f"95 %: {interval(winner.cold)}")]
     if winner.hot is not None:
-        cards.append(card("hot median", f"{median(winner.hot)} us", f"95 %: {interval(winner.hot)}"))
+        cards.append(card(f"hot median{mark}", f"{median(winner.hot)} us", f"95 %: {interval(winner.hot)}"))
     default = default_measurement(report.family, measurements)
     if default is not None and default.cold is not None and has_time(default):
         gain = ratio(default.cold.median_us / winner.cold.median_us)
-        cards.append(card("over the default", gain, f"default: {median(default.cold)} us"))
+        cards.append(card(f"over the default{mark}", gain, f"default: {median(default.cold)} us"))
     floor_us = dram_floor_us(report.family.cost(winner.problem), winner.environment)
     if floor_us is not None:
         share = 100 * floor_us / winner.cold.median_us
-        cards.append(card("of the memory limit", f"{share:.3g} %", f"limit: {microseconds(floor_us)} us"))
+        cards.append(card(f"of the memory limit{mark}", f"{share:.3g} %", f"limit: {microseconds(floor_us)} us"))
     if winner.accuracy is not None:
         worst = f"{winner.accuracy.worst_ratio:.2g}"
-        cards.append(card("error over tolerance", worst, f"max |error|: {winner.accuracy.max_abs:.2g}"))
+        cards.append(card(f"error over tolerance{mark}", worst, f"max |error|: {winner.accuracy.max_abs:.2g}"))
     return cards
 
 

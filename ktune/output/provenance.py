@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ktune import __version__
 from ktune.core.identity import configuration_id
-from ktune.core.model import Timing
+from ktune.core.model import Source, Timing
 from ktune.output.rounding import interval, median
 from ktune.output.summary import comparison, source_note
 from ktune.output.winner import Winner
@@ -37,7 +37,10 @@ def provenance(winner: Winner) -> list[tuple[str, str]]:
     if winner.finding.default is not None and winner.finding.verdict is not None:
         rows.append(("against the default", comparison(winner.finding) or winner.finding.verdict.value))
     rows += [("warning", warning) for warning in winner.finding.warnings]
-    rows += [("measured at", m.finished_at or "not known"), ("command", winner.command or "not known")]
+    rows += [
+        ("recorded at" if m.source is Source.REPLAYED else "measured at", m.finished_at or "not known"),
+        ("command", winner.command or "not known"),
+    ]
     return [*rows, ("ktune", m.environment.ktune if m.environment else __version__)]
 
 

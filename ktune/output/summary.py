@@ -97,9 +97,10 @@ def summary_lines(report: Report) -> list[str]:
         lines.append(f"{counts_line(measurements)}{_source_suffix(measurements)}")
         finding = report.finding(problem)
         if finding is None:
-            lines += ["no variant is both right and timed", *failure_lines(measurements)]
+            told = ["no variant is both right and timed", *failure_lines(measurements)]
         else:
-            lines += _winner_lines(report.family, finding)
+            told = _winner_lines(report.family, finding)
+        lines += [f"{line}{source_mark(measurements)}" for line in told]
     return lines
 
 
@@ -137,14 +138,24 @@ def failure_lines(measurements: Iterable[Measurement], most: int = 8) -> list[st
 
 def source_note(measurements: Iterable[Measurement]) -> str:
     """Where the figures come from, for the caption of each of them."""
-    sources = {m.source for m in measurements}
+    found = list(measurements)
+    sources = {m.source for m in found}
     notes = [text for source, text in _SOURCE_NOTES.items() if source in sources]
+    replayed = [m for m in found if m.source is Source.REPLAYED]
+    if replayed:
+        notes.append(_replay_note(replayed))
     return "; ".join(notes) if notes else "no figures"
+
+
+def source_mark(measurements: Iterable[Measurement]) -> str:
+    """What every line with a figure ends with: ` (replayed)`; nothing if all were measured."""
+    sources = {m.source for m in measurements} - {Source.MEASURED}
+    return f" ({', '.join(source.value for source in Source if source in sources)})" if sources else ""
 
 
 def note_of_source(source: Source) -> str:
     """Where figures of one source come from."""
-    return _SOURCE_NOTES[source]
+    return _SOURCE_NOTES.get(source, _REPLAYED)
 
 
 def comparison(finding: Finding) -> str | None:
@@ -163,10 +174,21 @@ def comparison(finding: Finding) -> str | None:
 
 _SOURCE_NOTES = {
     Source.MEASURED: "measured",
-    Source.REPLAYED: "replayed from a recorded table, not measured here",
     Source.CPU: "executed on the CPU, not a GPU figure",
     Source.FAKE: "fake: from a formula, not from a GPU",
 }
+
+
+_REPLAYED = "replayed from a recorded table, not measured here"
+
+
+def _replay_note(replayed: Sequence[Measurement]) -> str:
+    """With the recording's date and GPU, as far as they are known."""
+    dates = sorted({m.finished_at[:10] for m in replayed if m.finished_at})
+    gpus = sorted({m.environment.gpu_name for m in replayed if m.environment})
+    if not dates or not gpus:
+        return _REPLAYED
+    return f"replayed from what was recorded on {dates[-1]} on {', '.join(gpus)}, not measured here"
 
 
 def _source_suffix(measurements: Sequence[Measurement]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ktune.api import KernelLaunch, Plan, Tensor, TorchOperation
+from ktune.api import Argument, KernelLaunch, Plan, Scalar, Tensor, TensorMap, TorchOperation
 from ktune.build.key import nvcc_flags
 from ktune.build.source import variant_source
 from ktune.core.errors import UsageError
@@ -19,7 +19,7 @@ from ktune.core.model import Configuration, Measurement, Problem, Timing
 from ktune.core.space import Space
 from ktune.output.files import write_file
 from ktune.output.ranking import has_time
-from ktune.output.summary import Finding
+from ktune.output.summary import Finding, source_note
 from ktune.study.codec import (
     FORMAT,
     check_format,
@@ -124,6 +124,7 @@ def winner_json(winner: Winner) -> dict[str, Any]:
         "launches": [_launch_json(launch) for launch in winner.plan.launches],
         "workspace_bytes": winner.workspace_bytes,
         "source": m.source.value,
+        "figures": source_note([m]),
         "effort": m.effort.value,
         "trial": m.trial,
         "cold": _timing_json(m.cold),
@@ -225,15 +226,23 @@ def _check_values(path: Path, problem: Problem, configuration: Configuration) ->
 def _launch_json(launch: KernelLaunch | TorchOperation) -> dict[str, Any]:
     if isinstance(launch, TorchOperation):
         return {"torch_operation": launch.function, "arguments": list(launch.arguments)}
-    arguments = [a if isinstance(a, str) else {"value": a.value, "ctype": a.ctype} for a in launch.arguments]
     return {
         "kernel": launch.kernel,
         "grid": list(launch.grid),
         "block": list(launch.block),
         "cluster": list(launch.cluster),
+        "programmatic": launch.programmatic,
         "smem_bytes": launch.smem_bytes,
-        "arguments": arguments,
+        "arguments": [_argument_json(argument) for argument in launch.arguments],
     }
+
+
+def _argument_json(argument: Argument) -> str | dict[str, Any]:
+    if isinstance(argument, Scalar):
+        return {"value": argument.value, "ctype": argument.ctype}
+    if isinstance(argument, TensorMap):
+        return {"tensor_map": argument.tensor, **{k: v for k, v in asdict(argument).items() if k != "tensor"}}
+    return argument
 
 
 def _timing_json(timing: Timing | None) -> dict[str, Any] | None:

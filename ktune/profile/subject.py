@@ -12,7 +12,7 @@ from ktune.core.errors import FamilyError
 from ktune.core.loading import LoadedFamily
 from ktune.gpu import driver
 from ktune.gpu.buffers import Region
-from ktune.gpu.plans import bind_operation
+from ktune.gpu.plans import bind_launch, bind_operation
 from ktune.profile.messages import Order
 
 
@@ -50,8 +50,7 @@ class Subject:
             raise FamilyError(f"{self._loaded.name} launches kernel {launch.kernel!r} without a source to build")
         if launch.kernel not in self.kernels:
             self.kernels[launch.kernel] = self._module.kernel(launch.kernel)
-        pointers = {name: region.pointer for name, region in self._regions.items()}
-        return driver.BoundLaunch(self.kernels[launch.kernel], launch, pointers)
+        return bind_launch(self.kernels[launch.kernel], launch, self._regions)
 
 
 def _inputs(loaded: LoadedFamily, order: Order, device: torch.device) -> dict[str, Region]:

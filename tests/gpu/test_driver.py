@@ -97,7 +97,7 @@ def test_unknown_tensors_and_types_are_refused() -> None:
 
 
 def test_a_cluster_launch_carries_its_dimensions() -> None:
-    config = driver._clustered(KernelLaunch("k", (8, 4, 2), (128, 1, 1), (), 1024, (4, 2, 1)))
+    config = driver._extended(KernelLaunch("k", (8, 4, 2), (128, 1, 1), (), 1024, (4, 2, 1)))
     assert (config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX) == (8, 4, 2, 128)
     assert config.sharedMemBytes == 1024 and config.numAttrs == 1
     cluster = config.attrs[0].value.clusterDim

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from ktune.api import KernelLaunch, Plan, Scalar, Tensor
+from ktune.api import KernelLaunch, Plan, Scalar, Tensor, TensorMap
 from ktune.core.identity import configuration_id
 from ktune.core.loading import LoadedFamily, load_family
 from ktune.core.model import Effort, Problem, Status
@@ -39,6 +39,38 @@ extern "C" __global__ void rank_in_cluster(int* y) {
 }
 extern "C" __global__ void nothing() {}
 extern "C" __global__ void stray(float* y) { y[1ll << 40] = 1.0f; }
+"""
+
+# `late_ramp` lets its successor start at once and writes late; `copy_box` waits for it and copies by TMA.
+DEPENDENT_KERNELS = r"""
+struct alignas(64) Map { char encoded[128]; };
+extern "C" __global__ void late_ramp(float* t, int n) {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  for (int i = 0; i < 200; ++i) __nanosleep(1000);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) t[i] = i;
+}
+extern "C" __global__ void copy_box(const __grid_constant__ Map map, float* y, int column, int row, int n) {
+  __shared__ alignas(1024) float box[1024];
+  __shared__ alignas(8) unsigned long long full;
+  const unsigned barrier = static_cast<unsigned>(__cvta_generic_to_shared(&full));
+  const unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(box));
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier));
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(4 * n) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%2, %3}], [%4];" ::"r"(to), "l"(&map), "r"(column), "r"(row), "r"(barrier) : "memory");
+  }
+  __syncthreads();
+  unsigned done = 0;
+  while (!done) {
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+                 : "=r"(done) : "r"(barrier) : "memory");
+  }
+  for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = box[i];
+}
 """
 
 
@@ -126,6 +158,37 @@ def test_a_cluster_launch_gives_each_block_its_rank(module) -> None:
     launch = KernelLaunch("rank_in_cluster", (8, 1, 1), (32, 1, 1), ("y",), cluster=(4, 1, 1))
     BoundLaunch(module.kernel(launch.kernel), launch, {"y": y.data_ptr()})()
     assert y.tolist() == [0, 1, 2, 3] * 2
+
+
+def test_a_dependent_launch_copies_a_swizzled_box_of_what_its_predecessor_wrote(tmp_path: Path) -> None:
+    from ktune.gpu.buffers import Region
+    from ktune.gpu.driver import Module
+    from ktune.gpu.plans import bind_launch
+
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("tensor maps and dependent launches need compute capability 9.0")
+    rows, columns, box_rows, row, column = 60, 64, 32, 40, 32
+    whole = Region(Tensor("t", (rows, columns)), torch.device("cuda"))
+    box = Region(Tensor("y", (box_rows, 32)), torch.device("cuda"))
+    ramp = KernelLaunch("late_ramp", (1, 1, 1), (256, 1, 1), ("t", Scalar(rows * columns)))
+    tile = TensorMap("t", (box_rows, 32), swizzle_bytes=128)
+    sizes = (Scalar(column), Scalar(row), Scalar(box_rows * 32))
+    copy = KernelLaunch("copy_box", (1, 1, 1), (128, 1, 1), (tile, "y", *sizes), programmatic=True)
+    loaded = Module(compile_cubin(DEPENDENT_KERNELS, tmp_path, "dependent"))
+    steps = [bind_launch(loaded.kernel(launch.kernel), launch, {"t": whole, "y": box}) for launch in (ramp, copy)]
+    expected = torch.zeros(box_rows, 32)
+    expected[: rows - row] = torch.arange(rows * columns).view(rows, columns)[row:, column:]
+    for _ in range(3):
+        whole.poison()
+        box.poison()
+        for step in steps:
+            step()
+        # 16-byte chunk c of row r lies at c xor r % 8
+        chunks = box.tensor.cpu().view(box_rows, 8, 4)
+        found = torch.stack([chunks[r, torch.arange(8) ^ (r % 8)] for r in range(box_rows)]).view(box_rows, 32)
+        assert torch.equal(found, expected)
+    assert not whole.broken_canary() and not box.broken_canary()
+    loaded.unload()
 
 
 def test_launches_follow_the_current_stream(module) -> None:

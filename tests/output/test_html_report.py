@@ -122,9 +122,9 @@ def test_a_study_where_nothing_passed_says_so_with_its_reasons():
     assert "planted: wrong" in text and "planted: crashed" in text
     assert summary_lines(report_of(study)) == [
         "12 variants: 6 crashed, 6 wrong (fake: from a formula, not from a GPU)",
-        "no variant is both right and timed",
-        "    6 crashed       planted: crashed",
-        "    6 wrong         planted: wrong",
+        "no variant is both right and timed (fake)",
+        "    6 crashed       planted: crashed (fake)",
+        "    6 wrong         planted: wrong (fake)",
     ]
 
 
@@ -189,7 +189,7 @@ def test_the_winner_is_faster_slower_or_tied_by_interval_and_noise(winner_us, no
 
 def test_a_warning_of_the_environment_is_shown_beside_the_winner():
     report = finding_against_default(50.0, 100.0, 2.5, warnings=("the noise floor is 2.5 %",))
-    assert "  warning: the noise floor is 2.5 %" in summary_lines(report)
+    assert "  warning: the noise floor is 2.5 % (fake)" in summary_lines(report)
     assert "Warning: the noise floor is 2.5 %" in text_of(report)
 
 

@@ -104,7 +104,7 @@ def launches_of(text: str) -> str:
 def test_it_launches_exactly_what_the_plan_says():
     text = launches_of(kernel_text(row_sums_winner(clustered=True), NAME))
     assert "grid = dim3(4, 1000, 1), block = dim3(128, 1, 1), cluster = dim3(4, 1, 1);" in text
-    assert "launch(kernel, grid, block, cluster, 65536, arguments, stream)" in text
+    assert "launch(kernel, grid, block, cluster, programmatic, 65536, arguments, stream)" in text
     assert "{&at_x, &at_part_total, &at_part_largest, &scalar_3, &scalar_4, &scalar_5}" in text
     assert "long long scalar_3 = static_cast<long long>(1000ll);" in text
     assert "float scalar_5 = ktune_export::float_of(0x3dcccccdu);" in text
