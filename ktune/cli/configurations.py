@@ -55,7 +55,7 @@ def find_measurement(text: str, opened: OpenStudy) -> Measurement:
 
 def _of_trial(text: str, space: Space, study: str, results: Path) -> Configuration:
     problem = space.problems[0]
-    past = find_study(results, study) if study else latest_study(results, space.family.name, problem)
+    past = find_study(results, study) if study else latest_study(results, space.family.name, problem, replays_last=True)
     with past:
         return space.complete(past.find(text).variant.configuration)
 

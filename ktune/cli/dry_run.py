@@ -15,7 +15,7 @@ from ktune.cli.searching import Task
 from ktune.core.errors import KtuneError
 from ktune.core.identity import configuration_id
 from ktune.core.loading import LoadedFamily
-from ktune.core.model import Measurement
+from ktune.core.model import Measurement, Source
 from ktune.study.finding import latest_study
 
 # Where nothing is known: a small kernel compiles in about a second on one core; verifying and timing take a tenth.
@@ -89,7 +89,9 @@ def estimate(loaded: LoadedFamily, trials: int, jobs: int | None, results: Path)
 def _of_earlier_study(loaded: LoadedFamily, results: Path) -> tuple[float, float] | None:
     """(seconds of a compile, seconds on the GPU) of a variant on average; None without a study."""
     try:
-        with latest_study(results, loaded.name) as study:
+        with latest_study(results, loaded.name, replays_last=True) as study:
+            if study.source is Source.REPLAYED:
+                return None
             found = study.measurements()
     except KtuneError:
         return None

@@ -131,7 +131,7 @@ def _open_study(wanted: _Wanted) -> Study | None:
     if wanted.names and not any(name.startswith("#") for name in wanted.names):
         return None
     problem = parse_problem(wanted.loaded, wanted.problem) if wanted.problem else None
-    return latest_study(wanted.results, wanted.loaded.name, problem)
+    return latest_study(wanted.results, wanted.loaded.name, problem, replays_last=True)
 
 
 def _choose_problem(wanted: _Wanted, past: Study | None) -> Problem:

@@ -106,6 +106,7 @@ def _list_study(name: str, results: Path, as_json: bool) -> None:
     from ktune.cli.studies import open_study
     from ktune.output.ranking import ranked, standing
     from ktune.output.rounding import median
+    from ktune.output.summary import source_mark
 
     opened = open_study(name, results)
     with opened.study as study:
@@ -113,7 +114,13 @@ def _list_study(name: str, results: Path, as_json: bool) -> None:
         rows = [(m, study.identify(m.variant.configuration)) for m in found]
     if as_json:
         described = [
-            {"trial": m.trial, "status": m.status.value, "time_cold_median_us": m.cold_us, "configuration": identity}
+            {
+                "trial": m.trial,
+                "source": m.source.value,
+                "status": m.status.value,
+                "time_cold_median_us": m.cold_us,
+                "configuration": identity,
+            }
             for m, identity in rows
         ]
         typer.echo(json.dumps({"format": 1, "study": study.name, "configurations": described}, indent=2))
@@ -121,4 +128,4 @@ def _list_study(name: str, results: Path, as_json: bool) -> None:
     typer.echo(f"{'trial':>6}  {'cold us':>9}  {'hot us':>9}  {'status':<13}  configuration")
     for m, identity in rows:
         cold, hot = (median(t) if t else "-" for t in (m.cold, m.hot))
-        typer.echo(f"{f'#{m.trial}':>6}  {cold:>9}  {hot:>9}  {m.status.value:<13}  {identity}")
+        typer.echo(f"{f'#{m.trial}':>6}  {cold:>9}  {hot:>9}  {m.status.value:<13}  {identity}{source_mark([m])}")

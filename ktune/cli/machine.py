@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from ktune.build.toolchain import Toolchain
     from ktune.gpu.nvml import GpuInfo
 
-WAYS_OUT = "run on a machine with an NVIDIA GPU and a CUDA build of torch, or see what a search would do: --dry-run"
+WAYS_OUT = (
+    "run on a machine with an NVIDIA GPU and a CUDA build of torch; "
+    "or search what was recorded on one: `ktune search FAMILY --replay h200`; --dry-run says what a search would do"
+)
 FIRST_DRIVER = {"12": "525", "13": "580"}
 
 

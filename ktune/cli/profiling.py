@@ -156,7 +156,7 @@ def _open_study(wish: Wish, say: Callable[[str], None]) -> Study | None:
         raise UsageError(f"study {past.name} is of {past.family}, not of {loaded.name}; name that family")
     problem = parse_problem(loaded, wish.problem) if wish.problem else _problem_of_file(wish)
     try:
-        return latest_study(wish.results, loaded.name, problem, loaded.family)
+        return latest_study(wish.results, loaded.name, problem, loaded.family, replays_last=True)
     except UsageError as none:
         if wish.name.startswith("#"):
             raise

@@ -29,9 +29,12 @@ class ShownProgress:
         default: Configuration,
         stream: TextIO | None = None,
         live: bool | None = None,
+        mark: str = "",
     ) -> None:
+        """mark: what every line with a figure ends with, if the figures are not measured."""
         self._family = family
         self._default = default
+        self._mark = mark
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty() if live is None else live
         self._incumbent: Measurement | None = None
@@ -51,29 +54,30 @@ class ShownProgress:
     def on_phase(self, phase: str, total: int) -> None:
         self._incumbent = None if phase == "finalists" else self._incumbent
         if phase == "finalists":
-            self.say(f"finalists   {total} variants in full")
+            self.say(f"finalists   {total} variants in full{self._mark}")
         elif phase == "cross":
             self.say(f"cross       {total} measurements in full: each problem's best on the others")
 
     def on_result(self, m: Measurement, snapshot: Snapshot) -> None:
         if m.effort is Effort.SEARCH and m.variant.configuration == self._default:
-            self.say(f"default     {self._default_text(m)}")
+            self.say(f"default     {self._default_text(m)}{self._mark}")
         elif snapshot.incumbent is m and m is not self._incumbent and m.effort is Effort.SEARCH:
             elapsed = f"{snapshot.elapsed_s:.0f}s"
-            self.say(f"{elapsed:<5} #{m.trial:<4} {median(m.cold)} us  {self._difference(m.variant.configuration)}")
+            difference = self._difference(m.variant.configuration)
+            self.say(f"{elapsed:<5} #{m.trial:<4} {median(m.cold)} us  {difference}{self._mark}")
         self._incumbent = snapshot.incumbent
         now = time.monotonic()
         if now - self._last_shown_s >= (LIVE_EVERY_S if self._live else LINE_EVERY_S) or (
             self._live and snapshot.done == 1
         ):
             self._last_shown_s = now
-            self._show(status_line(snapshot))
+            self._show(f"{status_line(snapshot)}{self._mark}")
 
     def on_end(self, outcome: Outcome) -> None:
         idle = idle_percent(outcome.evaluator_stats)
         waited = "" if idle is None else f"   GPU idle for builds {idle:.0f} %"
         done = f"{outcome.trials_done}/{outcome.trials_total}"
-        self.say(f"{done:<11} {counts_text(outcome.counts)}{waited}   {outcome.elapsed_s:.1f} s")
+        self.say(f"{done:<11} {counts_text(outcome.counts)}{waited}   {outcome.elapsed_s:.1f} s{self._mark}")
 
     def _default_text(self, m: Measurement) -> str:
         if m.cold is None:

@@ -80,16 +80,19 @@ def _top_lines(report: Report) -> list[str]:
     """The fastest configurations, at most ROWS of them."""
     from ktune.output.ranking import has_time, ranked, standing
     from ktune.output.rounding import interval, median
+    from ktune.output.summary import source_mark
 
     timed = [m for m in ranked(standing(report.measurements)) if has_time(m)]
     if not timed:
         return []
+    mark = source_mark(report.measurements)
     lines = [_row("trial", "cold us", "95 % interval", "hot us", "registers", "timing", "configuration")]
     for m in timed[:ROWS]:
         registers = str(m.build.registers) if m.build else "-"
         span = interval(m.cold) if m.cold else "-"
         identity = report.identify(m.variant.configuration)
-        lines.append(_row(f"#{m.trial}", median(m.cold), span, median(m.hot), registers, m.effort.value, identity))
+        row = _row(f"#{m.trial}", median(m.cold), span, median(m.hot), registers, m.effort.value, identity)
+        lines.append(f"{row}{mark}")
     more = len(timed) - ROWS
     return [*lines, f"{more} more in measurements.csv"] if more > 0 else lines
 
@@ -102,6 +105,7 @@ def _compare(names: list[str], results: Path, output: Path | None, as_json: bool
     from ktune.cli.studies import open_study
     from ktune.output.compare import compare_studies, comparison_lines
     from ktune.output.report import write_csv
+    from ktune.output.summary import source_mark, source_note
 
     first, second = (open_study(name, results) for name in names)
     with first.study as a, second.study as b:
@@ -110,7 +114,11 @@ def _compare(names: list[str], results: Path, output: Path | None, as_json: bool
                 f"{a.name} is a study of {a.family}, {b.name} of {b.family}; compare studies of one family"
             )
         table = compare_studies(first.loaded.family, a.measurements(), b.measurements())
-        lines = [f"first:  {a.name}", f"second: {b.name}", *comparison_lines(table)]
+        measurements = (a.measurements(), b.measurements())
+        noted = [f" ({source_note(found)})" if source_mark(found) else "" for found in measurements]
+        mark = source_mark([m for found in measurements for m in found])
+        lines = [f"first:  {a.name}{noted[0]}", f"second: {b.name}{noted[1]}"]
+        lines += [f"{line}{mark}" for line in comparison_lines(table)]
     if as_json:
         typer.echo(json.dumps({"format": 1, "rows": json.loads(table.to_json(orient="records"))}, indent=2))
     else:

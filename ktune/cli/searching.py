@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,12 @@ from ktune.cli.progress import ShownProgress
 from ktune.cli.results import check_results, report_of, winner_of, write_results
 from ktune.core.errors import KtuneError
 from ktune.core.loading import LoadedFamily
-from ktune.core.model import Configuration, Problem
+from ktune.core.model import Configuration, Problem, Source
 from ktune.core.space import Space
 from ktune.output.files import check_writable
 from ktune.output.summary import summary_lines
 from ktune.output.winner import winner_json
+from ktune.recorded.record import patience, write_recording
 from ktune.search.evaluator import Evaluator
 from ktune.search.outcome import Outcome
 from ktune.search.run import FINALISTS
@@ -39,6 +40,7 @@ class Task:
     """What is searched, where its study lies, and for how long.
 
     trials: None is every valid point. finalists: how many are measured in full at the end, 0 is none; None is as usual.
+    recording: the space is the family's core, and the study ends as its table.
     """
 
     loaded: LoadedFamily
@@ -50,6 +52,7 @@ class Task:
     sampler: str
     seed: int
     finalists: int | None = None
+    recording: bool = False
 
 
 def run_search(task: Task, evaluator: Evaluator, progress: ShownProgress, as_json: bool) -> Outcome:
@@ -78,7 +81,8 @@ def search_task(
     """
     check_results(study.folder)
     _tell_opening(study, progress.say)
-    earlier = _earlier_winners(task, study)
+    # What a replay finds depends on its recording and its seed alone.
+    earlier = [] if study.source is Source.REPLAYED else _earlier_winners(task, study)
     try:
         outcome = search_study(
             study,
@@ -91,10 +95,26 @@ def search_task(
             seeds=list(dict.fromkeys([*seeds, *earlier]))[: max(SEEDS, len(seeds))],
             target=target_of_evaluator(evaluator),
             finalists=FINALISTS if task.finalists is None else task.finalists,
+            patience=patience if task.recording else lambda best_us: 1.0,
         )
     finally:
         paths = write_results(study, task.loaded) if study.measurements() else []
+    if task.recording and not outcome.interrupted:
+        paths += _record(task, study, progress.say)
     return outcome, paths
+
+
+def _record(task: Task, study: Study, say: Callable[[str], None]) -> list[Path]:
+    """Write the table of a complete recording; what it left."""
+    found = write_recording(study, task.loaded, task.space)
+    if found is None:
+        say("not recorded yet: points are missing; the same command goes on")
+        return []
+    table = found.table
+    say(f"recorded: {len(table.measurements)} points; `--replay {found.path}` searches them without a GPU")
+    for note in found.notes:
+        say(f"recorded: {note}")
+    return [found.path]
 
 
 def check_folder(task: Task) -> None:
@@ -103,8 +123,8 @@ def check_folder(task: Task) -> None:
     check_writable(folder / LEDGER_NAME, "")
 
 
-def open_task_study(task: Task, evaluator: Evaluator) -> Study:
-    """The study of a task, going on where it stopped, or a new one."""
+def open_task_study(task: Task, evaluator: Evaluator, about: Mapping[str, Any] | None = None) -> Study:
+    """The study of a task, going on where it stopped, or a new one. about: what else its meta says."""
     return Study.open_or_create(
         task.results,
         task.loaded.family,
@@ -114,7 +134,7 @@ def open_task_study(task: Task, evaluator: Evaluator) -> Study:
         evaluator.source,
         task.study or None,
         current_key=key_of(evaluator),
-        meta={"command": shlex.join(["ktune", *sys.argv[1:]])},
+        meta={"command": shlex.join(["ktune", *sys.argv[1:]]), **(about or {})},
         family_folder=task.loaded.folder,
     )
 
@@ -137,7 +157,8 @@ def _earlier_winners(task: Task, study: Study) -> list[Configuration]:
             continue
         try:
             with Study.open_existing(folder) as other:
-                best = other.best() if other.family == task.loaded.name else None
+                alike = other.family == task.loaded.name and other.source is study.source
+                best = other.best() if alike else None
         except KtuneError:
             # A study that can't be read gives no hint; it is no reason not to search.
             continue

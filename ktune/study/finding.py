@@ -6,15 +6,25 @@ from pathlib import Path
 
 from ktune.api import Family
 from ktune.core.errors import KtuneError, UsageError
-from ktune.core.model import Problem
+from ktune.core.model import Problem, Source
 from ktune.study.ledger import Ledger, StudyRecord
 from ktune.study.naming import LEDGER_NAME, is_writable, ledger_path
 from ktune.study.study import Study
 
 
-def latest_study(results_dir: Path, family: str, problem: Problem | None = None, loaded: Family | None = None) -> Study:
-    """The study opened last of that family (and problem) under `results_dir`. UsageError if there is none."""
-    found: list[tuple[str, Path]] = []
+def latest_study(
+    results_dir: Path,
+    family: str,
+    problem: Problem | None = None,
+    loaded: Family | None = None,
+    *,
+    replays_last: bool = False,
+) -> Study:
+    """The study opened last of that family (and problem) under `results_dir`. UsageError if there is none.
+
+    replays_last: a replayed one only where there is no other.
+    """
+    found: list[tuple[bool, str, Path]] = []
     unreadable: list[str] = []
     for folder in study_folders(results_dir):
         try:
@@ -23,9 +33,10 @@ def latest_study(results_dir: Path, family: str, problem: Problem | None = None,
             unreadable.append(str(error))
             continue
         if record and record.family == family and problem in (None, record.problem):
-            found.append((record.opened_at, folder))
+            wanted = not replays_last or record.source is not Source.REPLAYED
+            found.append((wanted, record.opened_at, folder))
     if found:
-        return Study.open_existing(max(found)[1], loaded)
+        return Study.open_existing(max(found)[2], loaded)
     what = f"{family} {problem.label}" if problem else family
     hint = f" ({unreadable[0]})" if unreadable else ""
     raise UsageError(f"no study of {what} in {results_dir}{hint}; `ktune search {family}` makes one")

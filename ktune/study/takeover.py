@@ -15,22 +15,28 @@ from ktune.study.ledger import Entry, Ledger, StudyRecord
 
 CurrentKey = Callable[[Variant], str]
 
+# In `meta` of a study: the digest of the recording that it replays.
+RECORDING = "recording"
+
 
 def choose_record(
     ledger: Ledger, wanted: StudyRecord, folder: Path, current_key: CurrentKey | None
 ) -> tuple[StudyRecord, str]:
     """The record to go on with and "", or a new one and why it began.
 
-    An earlier record of the same space goes on, unless something it measured would now be built differently.
+    An earlier record of the same space goes on, unless something it measured would now be built differently, or it
+    replays another recording.
     """
     earlier = ledger.studies()
     for record in earlier:
         _refuse_another(record, wanted, folder)
-    same = [record for record in earlier if record.space_digest == wanted.space_digest]
+    same = [r for r in earlier if r.space_digest == wanted.space_digest and _recording(r) == _recording(wanted)]
     for record in reversed(same):
         if all(holds(entry, current_key) for entry in ledger.entries(record.id)):
             return record, ""
-    if same:
+    if earlier and _recording(earlier[-1]) != _recording(wanted):
+        reason = "the recording changed since the last replay"
+    elif same:
         reason = "the kernel's source, flags or compiler changed since the last search"
     else:
         reason = "the space changed since the last search" if earlier else "new"
@@ -45,7 +51,7 @@ def take_over(ledger: Ledger, record: StudyRecord, family: Family, space: Space,
     copies: list[Entry] = []
     taken: set[Variant] = set()
     for other in reversed(ledger.studies()):
-        if other.id == record.id:
+        if other.id == record.id or _recording(other) != _recording(record):
             continue
         found: dict[Variant, dict[Effort, Entry]] = {}
         for entry in ledger.entries(other.id):
@@ -80,6 +86,11 @@ def _fits(m: Measurement, family: Family, space: Space) -> bool:
     if m.status in (Status.CRASHED, Status.TIMED_OUT) or m.variant.configuration not in space:
         return False
     return m.variant == make_variant(family, m.variant.configuration, m.problem, m.variant.target)
+
+
+def _recording(record: StudyRecord) -> object:
+    """The digest of the recording that a study replays; None where it replays none."""
+    return record.meta.get(RECORDING)
 
 
 def _refuse_another(found: StudyRecord, wanted: StudyRecord, folder: Path) -> None:

@@ -128,7 +128,7 @@ def test_no_driver_is_told_at_once(bare: Terminal, toy: Path, monkeypatch: pytes
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr("ktune.gpu.nvml.gpus", gpus)
     message = refused(bare, "search", toy, code=3)
-    assert "no NVIDIA driver" in message and "--dry-run" in message
+    assert "no NVIDIA driver" in message and "--replay h200" in message
 
 
 def test_no_gpu_is_told_at_once(bare: Terminal, toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from cli_terminal import Terminal
 from fake_gpu import FakeEvaluator
 
 from ktune.core.model import Effort, Request, Status
+from ktune.search.simplify import MOST_EXTRA
 from ktune.study.study import Study
 
 FOLDER = "toy-N1048576-Fake-H200"
@@ -45,7 +46,9 @@ def test_more_trials_go_on_where_the_study_stands(ktune: Terminal, toy: Path) ->
     ktune("search", toy, "--trials", "15")
     assert "resuming: 10 of 15" in ktune.err
     asked = [r.variant for r in ktune.evaluator.evaluated if r.effort is Effort.SEARCH]
-    assert len(asked) == len(set(asked)) == 15
+    # what the end of a search measures to simplify its winner is beyond its trials
+    assert 15 <= len(asked) == len(set(asked)) <= 15 + MOST_EXTRA
+    assert "15/15" in ktune.err
 
 
 def test_an_exhaustive_search_measures_every_valid_point(ktune: Terminal, toy: Path) -> None:
@@ -69,7 +72,7 @@ def test_json_is_alone_on_stdout(ktune: Terminal, toy: Path) -> None:
 
 def test_a_dry_run_counts_and_measures_nothing(ktune: Terminal, toy: Path) -> None:
     out = ktune("search", toy, "--dry-run", "--trials", "30")
-    assert "72 valid configurations" in out and "30 of them, chosen by tpe" in out and "estimated time: about" in out
+    assert "72 valid configurations" in out and "30 of them, chosen by gp" in out and "estimated time: about" in out
     assert ktune.evaluator.evaluated == [] and not (ktune.folder / "results").exists()
     facts = json.loads(ktune("search", toy, "--dry-run", "--json"))
     assert facts["valid_points"] == 72 and facts["trials"] == 72 and facts["sampler"] == "exhaustive"
@@ -96,7 +99,7 @@ def test_failures_are_counted_and_never_win(ktune: Terminal, toy: Path) -> None:
         return Status.OK if request.variant.configuration["block_size"] == 32 else Status.WRONG
 
     ktune.plant(status_of)
-    out = ktune("search", toy, "--sampler", "exhaustive")
+    out = ktune("search", toy, "--trials", "72")
     assert "18 ok, 54 wrong" in out and "block_32" in out.split("winner")[1]
 
 

@@ -59,7 +59,9 @@ def test_the_examples_kernels_compile(example: LoadedFamily, tmp_path: Path, giv
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/family.md", "docs/measuring.md", "docs/bench.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "docs/family.md", "docs/measuring.md", "docs/bench.md", "docs/nn.md", "docs/replay.md"]
+)
 def test_documents_name_only_commands_that_exist(ktune: Terminal, document: str) -> None:
     known = set(re.findall(r"^  (\w+) ", ktune("--help").partition("Commands:")[2], re.MULTILINE))
     named = set(re.findall(r"\bktune (\w+)(?= |`|$)", (ROOT / document).read_text()))

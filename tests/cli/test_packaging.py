@@ -35,6 +35,8 @@ def test_the_wheel_keeps_everything_below_its_package(built: Path) -> None:
     shipped = {str(p.relative_to(ROOT)) for p in (ROOT / "kernel_variants").glob("*/family.py")}
     assert {f"ktune/{name}" for name in shipped} <= names
     assert {"ktune/py.typed", "ktune/cli/skeleton/kernel.cu.template"} <= names
+    recorded = {path.name for path in (ROOT / "recorded").iterdir()}
+    assert {f"ktune/recorded/tables/{name}" for name in recorded} <= names
 
 
 def test_an_installed_wheel_lists_its_families_and_writes_a_new_one(built: Path, tmp_path: Path) -> None:

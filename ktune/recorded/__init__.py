@@ -1,0 +1,1 @@
+"""Complete recordings of a family's core on one GPU, and searches that are answered from them."""
