@@ -1,0 +1,79 @@
+"""The layers as functions, with the options of the usual interfaces around the kernels."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+
+from ktune.core.errors import UsageError
+from ktune.nn import operators, plain
+
+Layout = Literal["BLD", "BDL"]
+
+
+def selective_scan(
+    u: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    delta_bias: torch.Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    *,
+    layout: Layout = "BLD",
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """The selective scan, float32: y, or (y, last state [B, D, N]).
+
+    layout: "BLD" has u, delta, z and y [B, L, D], B and C [B, L, N], and copies nothing. "BDL", with time last, has u,
+    delta, z and y [B, D, L], B and C [B, N, L], and is copied to the other one. A is [D, N], D and delta_bias [D].
+    delta_bias and delta_softplus come before the scan; z gates it: y silu(z). These and the last state are separate
+    PyTorch operations around the kernel. There is no backward pass.
+    """
+    if layout not in ("BLD", "BDL"):
+        raise UsageError(f'layout must be "BLD" or "BDL", got {layout!r}')
+    if torch.is_autocast_enabled(u.device.type):
+        u, delta, A, B, C, D, z, delta_bias = _widened(u, delta, A, B, C, D, z, delta_bias)
+        with torch.autocast(u.device.type, enabled=False):
+            return selective_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, layout=layout)
+    if layout == "BDL":
+        u, delta, B, C = (_turned(tensor) for tensor in (u, delta, B, C))
+        z = None if z is None else _turned(z)
+    delta = delta if delta_bias is None else delta + delta_bias
+    delta = F.softplus(delta) if delta_softplus else delta
+    y: torch.Tensor = operators.selective_scan(u, delta, A, B, C, D)
+    if z is not None:
+        y = y * F.silu(z)
+    y = _turned(y) if layout == "BDL" else y
+    return (y, plain.last_state(u, delta, A, B)) if return_last_state else y
+
+
+def linear_swish_scale(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, scale: float = 2.0
+) -> torch.Tensor:
+    """scale z sigmoid(z) with z = x weight^T + bias, float32: [..., N]. x [..., K], weight [N, K], bias [N].
+
+    Under autocast inputs are widened and the result is float32. There is no backward pass.
+    """
+    if torch.is_autocast_enabled(x.device.type):
+        x, weight, bias = _widened(x, weight, bias)
+        with torch.autocast(x.device.type, enabled=False):
+            return linear_swish_scale(x, weight, bias, scale)
+    y: torch.Tensor = operators.linear_swish_scale(x, weight, bias, scale)
+    return y
+
+
+def _widened(*tensors: torch.Tensor | None) -> list[Any]:
+    """float32 copies of what autocast may have narrowed."""
+    return [None if tensor is None else tensor.float() for tensor in tensors]
+
+
+def _turned(tensor: torch.Tensor) -> torch.Tensor:
+    """Its last two dimensions exchanged."""
+    if tensor.dim() != 3:
+        raise UsageError(f"tensors of the scan have three dimensions, got {list(tensor.shape)}; B and C have no groups")
+    return tensor.transpose(1, 2)

@@ -1,0 +1,83 @@
+"""The two layers as a PyTorch user writes them, independent of ktune: what the drop-in modules replace."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class PlainScan(nn.Module):
+    """S6: everything for all steps at once, then a loop over time."""
+
+    def __init__(self, d_model: int, d_state: int) -> None:
+        super().__init__()
+        self.A_log = nn.Parameter(torch.randn(d_model, d_state) * 0.5)
+        self.proj_B = nn.Linear(d_model, d_state, bias=False)
+        self.proj_C = nn.Linear(d_model, d_state, bias=False)
+        self.proj_delta = nn.Linear(d_model, d_model, bias=True)
+        self.D = nn.Parameter(torch.randn(d_model))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        delta = F.softplus(self.proj_delta(x))
+        b, c = self.proj_B(x), self.proj_C(x)
+        decay = torch.exp(delta[..., None] * -torch.exp(self.A_log))
+        driven = (delta * x)[..., None] * b[:, :, None, :]
+        h = torch.zeros_like(decay[:, 0])
+        rows = []
+        for t in range(x.shape[1]):
+            h = decay[:, t] * h + driven[:, t]
+            rows.append((h * c[:, t, None, :]).sum(-1))
+        return torch.stack(rows, 1) + x * self.D
+
+
+class PlainSwish(nn.Module):
+    def __init__(self, in_features: int, out_features: int, scale: float = 2.0) -> None:
+        super().__init__()
+        self.matmul = nn.Linear(in_features, out_features)
+        self.scale = scale
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.matmul(x)
+        return z * torch.sigmoid(z) * self.scale
+
+
+def scan_tensors(
+    batch: int, length: int, channels: int, states: int, device: str = "cpu", seed: int = 0
+) -> dict[str, torch.Tensor]:
+    """Arguments of `ktune.nn.selective_scan` in its own layout; delta is positive, A negative."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=device)
+
+    return {
+        "u": normal(batch, length, channels),
+        "delta": F.softplus(normal(batch, length, channels)),
+        "A": -torch.exp(normal(channels, states) * 0.5),
+        "B": normal(batch, length, states),
+        "C": normal(batch, length, states),
+        "D": normal(channels),
+    }
+
+
+def scan_in_float64(u, delta, A, B, C, D=None):
+    """(y, last state) by the definition, in float64."""
+    u, delta, A, B, C = (tensor.double() for tensor in (u, delta, A, B, C))
+    h = torch.zeros(u.shape[0], u.shape[2], A.shape[1], dtype=torch.float64, device=u.device)
+    y = torch.empty_like(u)
+    for t in range(u.shape[1]):
+        h = torch.exp(delta[:, t, :, None] * A) * h + (delta * u)[:, t, :, None] * B[:, t, None, :]
+        y[:, t] = (h * C[:, t, None, :]).sum(-1)
+    return (y if D is None else y + u * D.double()), h
+
+
+def swish_in_float64(x, weight, bias, scale):
+    z = x.double() @ weight.double().t() + (0.0 if bias is None else bias.double())
+    return scale * z * torch.sigmoid(z)
+
+
+def assert_within_tolerance(found: torch.Tensor, expected: torch.Tensor) -> None:
+    """|y - ref| <= 1e-4 + 1e-4 |ref|, elementwise."""
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,351 @@
+"""The drop-in modules and their functions on the CPU, where plain PyTorch operations compute them."""
+
+from __future__ import annotations
+
+import copy
+import io
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from plain_layers import PlainScan, PlainSwish, assert_within_tolerance, scan_in_float64, scan_tensors, swish_in_float64
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+import ktune.nn
+from ktune.core.errors import UsageError
+from ktune.nn import plain
+from ktune.nn.projection import JoinedLinears
+
+pytestmark = pytest.mark.filterwarnings("ignore::ktune.nn.PlainPathWarning")
+
+
+def scan_pair(d_model: int = 12, d_state: int = 5) -> tuple[PlainScan, ktune.nn.SelectiveScan]:
+    torch.manual_seed(1)
+    written, ours = PlainScan(d_model, d_state), ktune.nn.SelectiveScan(d_model, d_state)
+    ours.load_state_dict(written.state_dict(), strict=True)
+    return written, ours
+
+
+def swish_pair(scale: float = 2.0) -> tuple[PlainSwish, ktune.nn.LinearSwishScale]:
+    torch.manual_seed(1)
+    written, ours = PlainSwish(7, 9, scale), ktune.nn.LinearSwishScale(7, 9, scale)
+    ours.load_state_dict(written.state_dict(), strict=True)
+    return written, ours
+
+
+def test_importing_the_modules_loads_neither_the_builder_nor_the_driver() -> None:
+    code = "import sys, ktune.nn; print([m for m in sys.modules if m.startswith(('ktune.gpu', 'ktune.build'))])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_state_dict_of_the_plain_scan_gives_the_same_output() -> None:
+    written, ours = scan_pair()
+    x = torch.randn(3, 17, 12)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), written(x))
+    assert set(ours.state_dict()) == set(written.state_dict())
+
+
+@pytest.mark.parametrize("shape", [(7,), (4, 7), (2, 3, 7), (0, 7)])
+def test_a_state_dict_of_the_plain_linear_gives_the_same_output(shape: tuple[int, ...]) -> None:
+    written, ours = swish_pair(-0.5)
+    x = torch.randn(shape)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), written(x))
+    assert set(ours.state_dict()) == set(written.state_dict())
+
+
+def test_joined_and_separate_projections_agree() -> None:
+    written, ours = scan_pair()
+    apart = ktune.nn.SelectiveScan(12, 5, join_projections=False)
+    apart.load_state_dict(written.state_dict())
+    x = torch.randn(2, 9, 12)
+    with torch.no_grad():
+        torch.testing.assert_close(ours(x), apart(x))
+
+
+def test_a_projection_with_a_hook_is_called() -> None:
+    _, ours = scan_pair()
+    x = torch.randn(2, 4, 12)
+    with torch.no_grad():
+        ours.proj_B.register_forward_hook(lambda layer, given, found: torch.zeros_like(found))
+        torch.testing.assert_close(ours(x), x * ours.D)
+
+
+def test_a_matmul_with_a_hook_is_called() -> None:
+    _, ours = swish_pair()
+    ours.matmul.register_forward_hook(lambda layer, given, found: torch.ones_like(found))
+    with torch.no_grad():
+        torch.testing.assert_close(ours(torch.randn(2, 7)), torch.full((2, 9), 2.0 * torch.sigmoid(torch.tensor(1.0))))
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 12), (2, 0, 12)])
+def test_an_empty_batch_or_length_gives_an_empty_output(shape: tuple[int, ...]) -> None:
+    _, ours = scan_pair()
+    with torch.no_grad():
+        assert ours(torch.zeros(shape)).shape == shape
+
+
+def test_without_inputs_or_states_what_is_left_of_the_formula_remains() -> None:
+    bias = torch.randn(3)
+    found = ktune.nn.linear_swish_scale(torch.zeros(2, 0), torch.zeros(3, 0), bias)
+    torch.testing.assert_close(found, (2 * bias * torch.sigmoid(bias)).expand(2, 3))
+    given = scan_tensors(2, 4, 3, 0)
+    torch.testing.assert_close(ktune.nn.selective_scan(**given), given["u"] * given["D"])
+
+
+def test_the_scan_is_within_tolerance_of_float64() -> None:
+    given = scan_tensors(2, 130, 6, 3)
+    y, state = ktune.nn.selective_scan(**given, return_last_state=True)
+    expected, expected_state = scan_in_float64(**given)
+    assert_within_tolerance(y, expected)
+    assert_within_tolerance(state, expected_state)
+
+
+def test_the_last_state_after_strong_decay_is_within_tolerance() -> None:
+    given = scan_tensors(1, 600, 3, 2)
+    given["delta"] = given["delta"] * 20
+    assert_within_tolerance(
+        plain.last_state(given["u"], given["delta"], given["A"], given["B"]), scan_in_float64(**given)[1]
+    )
+
+
+def test_bias_softplus_and_gate_are_applied_around_the_scan() -> None:
+    given = scan_tensors(2, 11, 6, 3)
+    raw, z, bias = torch.randn(2, 11, 6), torch.randn(2, 11, 6), torch.randn(6)
+    found = ktune.nn.selective_scan(**{**given, "delta": raw}, z=z, delta_bias=bias, delta_softplus=True)
+    expected, _ = scan_in_float64(**{**given, "delta": F.softplus(raw.double() + bias.double())})
+    assert isinstance(found, torch.Tensor)
+    assert_within_tolerance(found, expected * F.silu(z.double()))
+
+
+def test_time_last_is_the_same_scan_turned() -> None:
+    given = scan_tensors(2, 11, 6, 3)
+    z = torch.randn(2, 11, 6)
+    y, state = ktune.nn.selective_scan(**given, z=z, return_last_state=True)
+    turned = {name: given[name].transpose(1, 2) for name in ("u", "delta", "B", "C")}
+    y_turned, state_turned = ktune.nn.selective_scan(
+        **{**given, **turned}, z=z.transpose(1, 2), return_last_state=True, layout="BDL"
+    )
+    torch.testing.assert_close(y_turned, y.transpose(1, 2))
+    torch.testing.assert_close(state_turned, state)
+
+
+def test_the_linear_function_takes_no_bias_and_any_strides() -> None:
+    x, weight = torch.randn(5, 3).t(), torch.randn(5, 8).t()
+    found = ktune.nn.linear_swish_scale(x, weight, None, 3.0)
+    assert_within_tolerance(found, swish_in_float64(x, weight, None, 3.0))
+    assert found.is_contiguous()
+
+
+def test_autocast_widens_and_the_result_is_float32() -> None:
+    written, ours = scan_pair()
+    linear, our_linear = swish_pair()
+    x, narrow = torch.randn(2, 9, 12), torch.randn(4, 7).bfloat16()
+    given = scan_tensors(2, 9, 4, 3)
+    with torch.no_grad():
+        expected, expected_linear = written(x), linear(narrow.float())
+        state = ktune.nn.selective_scan(**given, return_last_state=True)[1]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            torch.testing.assert_close(ours(x), expected)
+            torch.testing.assert_close(our_linear(narrow), expected_linear)
+            torch.testing.assert_close(ktune.nn.selective_scan(**given, return_last_state=True)[1], state)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
+    with pytest.raises(UsageError, match="x must be float32"):
+        ktune.nn.linear_swish_scale(torch.zeros(2, 3, dtype=dtype), torch.zeros(4, 3), torch.zeros(4))
+    given = scan_tensors(2, 5, 4, 3)
+    with pytest.raises(UsageError, match="B must be float32"):
+        ktune.nn.selective_scan(**{**given, "B": given["B"].to(dtype)})
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    given = scan_tensors(2, 5, 4, 3)
+    with pytest.raises(UsageError, match=r"B must be \[2, 5, 3\].*layout"):
+        ktune.nn.selective_scan(**{**given, "B": given["B"].transpose(1, 2)})
+    with pytest.raises(UsageError, match=r"D must be \[4\]"):
+        ktune.nn.selective_scan(**{**given, "D": torch.zeros(5)})
+    with pytest.raises(UsageError, match=r"x must be \[\.\.\., K\]"):
+        ktune.nn.linear_swish_scale(torch.zeros(2, 3), torch.zeros(4, 5))
+    with pytest.raises(UsageError, match=r"bias must be \[4\]"):
+        ktune.nn.linear_swish_scale(torch.zeros(2, 5), torch.zeros(4, 5), torch.zeros(1))
+    with pytest.raises(UsageError, match="layout must be"):
+        ktune.nn.selective_scan(**given, layout="LBD")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="have no groups"):
+        ktune.nn.selective_scan(**{**given, "B": torch.zeros(2, 1, 3, 5)}, layout="BDL")
+
+
+def test_asking_for_a_gradient_says_that_there_is_none() -> None:
+    _, scan = scan_pair()
+    _, linear = swish_pair()
+    with pytest.raises(UsageError, match=r"no backward pass.*torch\.no_grad\(\).*ktune\.nn\.plain\.selective_scan"):
+        scan(torch.randn(2, 4, 12)).sum().backward()
+    with pytest.raises(UsageError, match=r"no backward pass.*ktune\.nn\.plain\.linear_swish_scale"):
+        torch.autograd.grad(linear(torch.randn(2, 7)).sum(), linear.matmul.weight)
+
+
+def test_without_gradients_nothing_is_recorded() -> None:
+    _, scan = scan_pair()
+    with torch.no_grad():
+        assert not scan(torch.randn(2, 4, 12)).requires_grad
+    assert not scan.requires_grad_(False)(torch.randn(2, 4, 12)).requires_grad
+    with torch.inference_mode():
+        assert scan(torch.randn(2, 4, 12)).is_inference()
+
+
+def test_the_plain_functions_have_the_gradients_of_the_definition() -> None:
+    given = {name: tensor.double().requires_grad_() for name, tensor in scan_tensors(1, 3, 2, 2).items()}
+    assert torch.autograd.gradcheck(plain.selective_scan, tuple(given.values()))
+
+
+@pytest.mark.parametrize("states", [0, 3])
+def test_the_scan_operator_keeps_the_contract_of_operators(states: int) -> None:
+    given = tuple(scan_tensors(2, 5, 4, states).values())
+    torch.library.opcheck(torch.ops.ktune.selective_scan.default, given)
+    torch.library.opcheck(torch.ops.ktune.selective_scan.default, (*given[:-1], None))
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 3, 7), (0, 7)])
+def test_the_linear_operator_keeps_the_contract_of_operators(shape: tuple[int, ...]) -> None:
+    given = (torch.randn(shape), torch.randn(9, 7), torch.randn(9), 2.0)
+    torch.library.opcheck(torch.ops.ktune.linear_swish_scale.default, given)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_module_is_one_graph_and_gives_the_same(backend: str) -> None:
+    _, scan = scan_pair()
+    _, linear = swish_pair()
+    with torch.no_grad():
+        for layer, x in ((scan, torch.randn(2, 9, 12)), (linear, torch.randn(2, 3, 7))):
+            compiled = torch.compile(layer, fullgraph=True, backend=backend)
+            torch.testing.assert_close(compiled(x), layer(x))
+
+
+def test_a_compiled_module_takes_other_lengths() -> None:
+    _, scan = scan_pair()
+    compiled = torch.compile(scan, fullgraph=True, backend="aot_eager", dynamic=True)
+    with torch.no_grad():
+        for length in (3, 8, 21):
+            x = torch.randn(2, length, 12)
+            torch.testing.assert_close(compiled(x), scan(x))
+
+
+def test_a_compiled_module_under_autocast_gives_the_same() -> None:
+    written, scan = scan_pair()
+    x = torch.randn(2, 9, 12)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        found = torch.compile(scan, fullgraph=True, backend="aot_eager")(x)
+    with torch.no_grad():
+        torch.testing.assert_close(found, written(x))
+
+
+def test_modules_are_copied_and_saved_whole() -> None:
+    _, scan = scan_pair()
+    x = torch.randn(2, 4, 12)
+    file = io.BytesIO()
+    torch.save(scan, file)
+    file.seek(0)
+    with torch.no_grad():
+        for other in (copy.deepcopy(scan), torch.load(file, weights_only=False)):
+            torch.testing.assert_close(other(x), scan(x))
+
+
+def test_parameters_move_into_one_buffer_only_where_torch_moves_them() -> None:
+    _, scan = scan_pair()
+    scan._joined = JoinedLinears("cpu")
+    places = [p.data_ptr() for p in scan.parameters()]
+    scan.to("cpu").eval().load_state_dict(scan_pair()[0].state_dict())
+    assert [p.data_ptr() for p in scan.parameters()] == places
+    moved = copy.deepcopy(scan)
+    assert moved._joined.holds(moved._projections)
+    scan.double().float()
+    assert scan._joined.holds(scan._projections)
+    x = torch.randn(2, 4, 12)
+    with torch.no_grad():
+        torch.testing.assert_close(scan(x), moved(x))
+
+
+class TestJoinedProjections:
+    """What holds for parameters in one buffer, shown on the CPU."""
+
+    @pytest.fixture
+    def layers(self) -> list[torch.nn.Linear]:
+        torch.manual_seed(2)
+        return [torch.nn.Linear(6, 6), torch.nn.Linear(6, 2, bias=False), torch.nn.Linear(6, 3, bias=False)]
+
+    @pytest.fixture
+    def joined(self, layers: list[torch.nn.Linear]) -> JoinedLinears:
+        made = JoinedLinears("cpu")
+        made.join(layers)
+        assert made.holds(layers)
+        return made
+
+    @staticmethod
+    def check(joined: JoinedLinears, layers: list[torch.nn.Linear]) -> None:
+        x = torch.randn(4, 6)
+        with torch.no_grad():
+            for found, layer in zip(joined(layers, x), layers, strict=True):
+                torch.testing.assert_close(found, layer(x))
+
+    def test_joining_changes_no_value(self, layers: list[torch.nn.Linear]) -> None:
+        before = [p.detach().clone() for layer in layers for p in layer.parameters()]
+        joined = JoinedLinears("cpu")
+        joined.join(layers)
+        after = [p.detach() for layer in layers for p in layer.parameters()]
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        self.check(joined, layers)
+
+    def test_every_way_of_changing_a_parameter_is_seen(
+        self, joined: JoinedLinears, layers: list[torch.nn.Linear]
+    ) -> None:
+        with torch.no_grad():
+            layers[0].weight.mul_(2)
+        self.check(joined, layers)
+        layers[1].weight.data.add_(1)
+        self.check(joined, layers)
+        layers[0].bias.data = torch.randn(6)
+        assert not joined.holds(layers)
+        self.check(joined, layers)
+        layers[2].weight = torch.nn.Parameter(torch.randn(3, 6))
+        self.check(joined, layers)
+
+    def test_loading_a_state_dict_keeps_the_buffer(self, joined: JoinedLinears, layers: list[torch.nn.Linear]) -> None:
+        layers[0].load_state_dict(torch.nn.Linear(6, 6).state_dict())
+        assert joined.holds(layers)
+        self.check(joined, layers)
+
+    def test_copies_of_the_layers_are_independent(self, joined: JoinedLinears, layers: list[torch.nn.Linear]) -> None:
+        joined_too, layers_too = copy.deepcopy((joined, layers))
+        with torch.no_grad():
+            layers[0].weight.zero_()
+        self.check(joined_too, layers_too)
+        self.check(joined, layers)
+
+    def test_gradients_reach_every_parameter(self, joined: JoinedLinears, layers: list[torch.nn.Linear]) -> None:
+        x = torch.randn(4, 6)
+        sum(found.square().sum() for found in joined(layers, x)).backward()
+        found = [p.grad.clone() for layer in layers for p in layer.parameters()]
+        for layer in layers:
+            layer.zero_grad()
+        sum(layer(x).square().sum() for layer in layers).backward()
+        for one, layer_gradient in zip(found, (p.grad for layer in layers for p in layer.parameters()), strict=True):
+            torch.testing.assert_close(one, layer_gradient)
+
+    def test_a_fake_parameter_is_left_where_it_is(self) -> None:
+        joined = JoinedLinears("cpu")
+        with FakeTensorMode():
+            layers = [torch.nn.Linear(6, 6), torch.nn.Linear(6, 2, bias=False)]
+            joined.join(layers)
+            assert not joined.holds(layers)
+            assert [tuple(found.shape) for found in joined(layers, torch.empty(4, 6))] == [(4, 6), (4, 2)]
+
+    def test_another_dtype_is_left_where_it_is(self, layers: list[torch.nn.Linear]) -> None:
+        layers[1].double()
+        joined = JoinedLinears("cpu")
+        joined.join(layers)
+        assert not joined.holds(layers)
