@@ -161,8 +161,8 @@ class Finalists:
         self._study.release()
         if final.finals is not None:
             self._study.settle(final.finals)
-        for done, m in enumerate(final.measurements, 1):
-            self._recorder.tell(m, "finalists", done, len(chosen), 0.0)
+        for m in final.measurements:
+            self._recorder.tell(m, "finalists", len(chosen), len(chosen), 0.0)
         return True
 
 

@@ -65,7 +65,7 @@ class Recorder:
         self.counts[m.status] += 1
         self._consider(m)
 
-    def tell(self, m: Measurement, phase: str, done: int, total: int, eta_s: float) -> None:
+    def tell(self, m: Measurement, phase: str, done: int, total: int, eta_s: float | None) -> None:
         snapshot = Snapshot(phase, done, total, dict(self.counts), self.incumbent, self.elapsed_s, eta_s)
         self.progress.on_result(m, snapshot)
 

@@ -21,6 +21,8 @@ from ktune.study.ranking import eligible_time_us, latest
 from ktune.study.study import Study
 
 FINALISTS = MOST
+# Fewer results tell no pace.
+PACED_AFTER = 8
 
 
 def search(
@@ -103,17 +105,19 @@ class _Run:
         return outcome
 
     def _search(self, sampler: Sampler) -> None:
-        before = self._study.trials_done
-        if before >= self._total:
+        if self._study.trials_done >= self._total:
             return
         self._recorder.progress.on_phase("search", self._total)
-        begun = time.monotonic()
+        first: tuple[float, int] | None = None
         with closing(self._recorder.measure(self._proposals(sampler))) as results:
             for m in results:
                 self._learn(m, sampler)
-                done = self._study.trials_done
-                pace = (time.monotonic() - begun) / max(1, done - before)
-                self._recorder.tell(m, "search", done, self._total, pace * max(0, self._total - done))
+                now, done = time.monotonic(), self._study.trials_done
+                # From the first result on: it waited for a worker and for compilers, as no other will.
+                first = first or (now, done)
+                since_s, told = now - first[0], done - first[1]
+                eta_s = None if told < PACED_AFTER else since_s / told * max(0, self._total - done)
+                self._recorder.tell(m, "search", done, self._total, eta_s)
 
     def _proposals(self, sampler: Sampler) -> Iterator[Request]:
         """Requests as they are pulled, each for a point that no one has measured or is measuring."""

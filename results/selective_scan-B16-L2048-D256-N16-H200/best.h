@@ -4,20 +4,20 @@
  * figures:             measured
  * family:              selective_scan
  * problem:             B16-L2048-D256-N16
- * configuration:       staged.block_128.tpp_4.sum_transposed.tile_32.stages_3.regs_1.unroll_8.vec_4.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_0.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         1efdeb03a421058fee2531f42c904714a7b02e77025dd46506d2c53f8e95534b
- * source digest:       90c85f0ee3b9e22141c170ca4ffab1c93b04944d02d364e8498acc1e9f02ee7c
- * time, L2 cold:       median 66.7 us, 95 % interval [66.5, 67.0] us, 95 samples (event pair behind a delay, one launch, empty pair 1.2 us and event pair behind a delay, one launch, empty pair 1.5 us)
- * time, L2 hot:        median 65.7 us, 95 % interval [65.6, 65.9] us, 95 samples (event pair behind a delay, 6 launches, empty pair 1.2 us and event pair behind a delay, 7 launches, empty pair 1.5 us)
- * error:               0.0539 of the tolerance, max |error| 1.47e-05
- * noise floor:         0.72 %
- * tied:                staged.block_128.tpp_4.sum_transposed.tile_128.stages_2.regs_1.unroll_8.vec_4.exp_ex2.static_d_1.fast_0, staged.block_128.tpp_4.sum_transposed.tile_32.stages_4.regs_1.unroll_8.vec_4.exp_ex2.static_d_1.fast_0
- * against the default: 13.2x faster than the default (882.6 us)
- * measured at:         2026-11-30T04:21:33.957883+00:00
+ * code digest:         aa743203992a9c0475f1648125d061e540c89f1a5f5026019bbaa21cfea7fbef
+ * source digest:       c2b3d8e3fd807dcc140a8122c0a350fcfd404fcb986fc20deb06e4ec66acc00b
+ * time, L2 cold:       median 56.26 us, 95 % interval [56.16, 56.35] us, 130 samples (event pair behind a delay, one launch, empty pair 1.3 us)
+ * time, L2 hot:        median 55.15 us, 95 % interval [55.10, 55.21] us, 130 samples (event pair behind a delay, 8 launches, empty pair 1.3 us)
+ * error:               0.0751 of the tolerance, max |error| 1.2e-05
+ * noise floor:         0.17 %
+ * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_0.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_0.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_2.unroll_16.exp_ex2.static_d_1.fast_0
+ * against the default: 15.7x faster than the default (881.2 us)
+ * measured at:         2026-11-30T08:11:30.755239+00:00
  * command:             ktune search selective_scan
  * ktune:               0.1.0
  *
@@ -25,8 +25,8 @@
  * memory hold for the tuned values only: KTUNE_SELECTIVE_SCAN_IS_TUNED says whether all of those are in force.
  * Compile the kernel with the flags in KTUNE_SELECTIVE_SCAN_NVCC_FLAGS: no macro can set them.
  */
-#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_640A0104
-#define KTUNE_SELECTIVE_SCAN_BEST_H_640A0104
+#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_42E6D961
+#define KTUNE_SELECTIVE_SCAN_BEST_H_42E6D961
 
 #ifdef KTUNE_SELECTIVE_SCAN_FORMAT
 #error "another tuned header of selective_scan is included already; export all problems into one header"
@@ -34,21 +34,24 @@
 #define KTUNE_SELECTIVE_SCAN_FORMAT 1
 #define KTUNE_SELECTIVE_SCAN_ENTRY_COUNT 1
 
-/* algorithm: inputs from global memory, or staged in shared */
+/* algorithm: inputs from global memory, staged in shared by all threads, or brought there by helper warps */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_STAGED 1
+#define KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED 2
 #ifndef KTUNE_SELECTIVE_SCAN_ALGORITHM
-#define KTUNE_SELECTIVE_SCAN_ALGORITHM KTUNE_SELECTIVE_SCAN_ALGORITHM_STAGED
+#define KTUNE_SELECTIVE_SCAN_ALGORITHM KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED
 #endif
 #if KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_NAME "direct"
 #elif KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_STAGED
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_NAME "staged"
+#elif KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED
+#define KTUNE_SELECTIVE_SCAN_ALGORITHM_NAME "piped"
 #else
-#error "KTUNE_SELECTIVE_SCAN_ALGORITHM must be one of direct, staged"
+#error "KTUNE_SELECTIVE_SCAN_ALGORITHM must be one of direct, staged, piped"
 #endif
 
-/* block_size: threads per block */
+/* block_size: threads per block (that compute) */
 #ifndef KTUNE_SELECTIVE_SCAN_BLOCK_SIZE
 #define KTUNE_SELECTIVE_SCAN_BLOCK_SIZE 128
 #endif
@@ -63,7 +66,7 @@
 #define KTUNE_SELECTIVE_SCAN_REDUCTION_TRANSPOSED 1
 #define KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED 2
 #ifndef KTUNE_SELECTIVE_SCAN_REDUCTION
-#define KTUNE_SELECTIVE_SCAN_REDUCTION KTUNE_SELECTIVE_SCAN_REDUCTION_TRANSPOSED
+#define KTUNE_SELECTIVE_SCAN_REDUCTION KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED
 #endif
 #if KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHUFFLE
 #define KTUNE_SELECTIVE_SCAN_REDUCTION_NAME "shuffle"
@@ -82,17 +85,51 @@
 
 /* tile_l: time steps in a stage */
 #ifndef KTUNE_SELECTIVE_SCAN_TILE_L
-#define KTUNE_SELECTIVE_SCAN_TILE_L 32
+#define KTUNE_SELECTIVE_SCAN_TILE_L 64
 #endif
 
 /* stages: stages of shared memory */
 #ifndef KTUNE_SELECTIVE_SCAN_STAGES
-#define KTUNE_SELECTIVE_SCAN_STAGES 3
+#define KTUNE_SELECTIVE_SCAN_STAGES 4
 #endif
 
-/* register_prefetch: load the next group of steps before computing this one */
+/* register_prefetch: load the next group of steps before computing this one (has no effect in this configuration) */
 #ifndef KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH
-#define KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH 1
+#define KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH 0
+#endif
+
+/* lanes: a pair's threads are lanes of one warp, or of several warps whose lanes are 32 channels */
+#define KTUNE_SELECTIVE_SCAN_LANES_PAIRS 0
+#define KTUNE_SELECTIVE_SCAN_LANES_CHANNELS 1
+#ifndef KTUNE_SELECTIVE_SCAN_LANES
+#define KTUNE_SELECTIVE_SCAN_LANES KTUNE_SELECTIVE_SCAN_LANES_CHANNELS
+#endif
+#if KTUNE_SELECTIVE_SCAN_LANES == KTUNE_SELECTIVE_SCAN_LANES_PAIRS
+#define KTUNE_SELECTIVE_SCAN_LANES_NAME "pairs"
+#elif KTUNE_SELECTIVE_SCAN_LANES == KTUNE_SELECTIVE_SCAN_LANES_CHANNELS
+#define KTUNE_SELECTIVE_SCAN_LANES_NAME "channels"
+#else
+#error "KTUNE_SELECTIVE_SCAN_LANES must be one of pairs, channels"
+#endif
+
+/* helpers: helper warps, which copy, sum and store */
+#ifndef KTUNE_SELECTIVE_SCAN_HELPERS
+#define KTUNE_SELECTIVE_SCAN_HELPERS 4
+#endif
+
+/* exp_ahead: steps that exponentials are taken ahead */
+#ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 2
+#endif
+
+/* row_ahead: steps that B and C are loaded ahead */
+#ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
+#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
+#endif
+
+/* min_blocks: blocks a multiprocessor that registers are kept for */
+#ifndef KTUNE_SELECTIVE_SCAN_MIN_BLOCKS
+#define KTUNE_SELECTIVE_SCAN_MIN_BLOCKS 3
 #endif
 
 /* unroll: groups of steps in one loop body */
@@ -100,9 +137,9 @@
 #define KTUNE_SELECTIVE_SCAN_UNROLL 8
 #endif
 
-/* vector_width: floats per copy or load of B and C */
+/* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
 #ifndef KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH
-#define KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH 4
+#define KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH 1
 #endif
 
 /* exp: expf, exp2f of a prescaled argument, or ex2.approx.ftz */
@@ -124,7 +161,7 @@
 
 /* static_d: compile the number of channels in */
 #ifndef KTUNE_SELECTIVE_SCAN_STATIC_D
-#define KTUNE_SELECTIVE_SCAN_STATIC_D 1
+#define KTUNE_SELECTIVE_SCAN_STATIC_D 0
 #endif
 
 /* fast_math: --use_fast_math */
@@ -132,40 +169,40 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_STAGED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_TRANSPOSED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 4 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_LANES == KTUNE_SELECTIVE_SCAN_LANES_CHANNELS && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 3 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 0 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 16
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 2048
 #define KTUNE_SELECTIVE_SCAN_SIZE_D 256
 #define KTUNE_SELECTIVE_SCAN_SIZE_N 16
 #define KTUNE_SELECTIVE_SCAN_CONSTANT_N 16
-#define KTUNE_SELECTIVE_SCAN_CONSTANT_D 256
+#define KTUNE_SELECTIVE_SCAN_CONSTANT_D 0
 #define KTUNE_SELECTIVE_SCAN_LAUNCH_COUNT 1
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_KERNEL "selective_scan_staged"
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_KERNEL "selective_scan_piped"
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 128u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 128u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 36864u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 163840u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 66.736
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 66.496
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 66.976
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 65.71581
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 56.256
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 56.16
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 56.352
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 55.154
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "staged.block_128.tpp_4.sum_transposed.tile_32.stages_3.regs_1.unroll_8.vec_4.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_0.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B16-L2048-D256-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: staged.block_128.tpp_4.sum_transposed.tile_32.stages_3.regs_1.unroll_8.vec_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 1efdeb03a421058fee2531f42c904714a7b02e77025dd46506d2c53f8e95534b; source digest: 90c85f0ee3b9e22141c170ca4ffab1c93b04944d02d364e8498acc1e9f02ee7c; time, L2 cold: median 66.7 us, 95 % interval [66.5, 67.0] us, 95 samples (event pair behind a delay, one launch, empty pair 1.2 us and event pair behind a delay, one launch, empty pair 1.5 us); time, L2 hot: median 65.7 us, 95 % interval [65.6, 65.9] us, 95 samples (event pair behind a delay, 6 launches, empty pair 1.2 us and event pair behind a delay, 7 launches, empty pair 1.5 us); error: 0.0539 of the tolerance, max |error| 1.47e-05; noise floor: 0.72 %; tied: staged.block_128.tpp_4.sum_transposed.tile_128.stages_2.regs_1.unroll_8.vec_4.exp_ex2.static_d_1.fast_0, staged.block_128.tpp_4.sum_transposed.tile_32.stages_4.regs_1.unroll_8.vec_4.exp_ex2.static_d_1.fast_0; against the default: 13.2x faster than the default (882.6 us); measured at: 2026-11-30T04:21:33.957883+00:00; command: ktune search selective_scan; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_0.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: aa743203992a9c0475f1648125d061e540c89f1a5f5026019bbaa21cfea7fbef; source digest: c2b3d8e3fd807dcc140a8122c0a350fcfd404fcb986fc20deb06e4ec66acc00b; time, L2 cold: median 56.26 us, 95 % interval [56.16, 56.35] us, 130 samples (event pair behind a delay, one launch, empty pair 1.3 us); time, L2 hot: median 55.15 us, 95 % interval [55.10, 55.21] us, 130 samples (event pair behind a delay, 8 launches, empty pair 1.3 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.17 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_0.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_0.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_2.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 15.7x faster than the default (881.2 us); measured at: 2026-11-30T08:11:30.755239+00:00; command: ktune search selective_scan; ktune: 0.1.0"
 
 /*
  * The entry tuned for exactly these sizes on this GPU (its name as in cudaDeviceProp; NULL for any),
@@ -181,8 +218,9 @@ static inline int ktune_selective_scan_select(const char *gpu, long long size_B,
 namespace ktune {
 namespace selective_scan {
 
-enum class Algorithm : int { direct = 0, staged = 1 };
+enum class Algorithm : int { direct = 0, staged = 1, piped = 2 };
 enum class Reduction : int { shuffle = 0, transposed = 1, shared = 2 };
+enum class Lanes : int { pairs = 0, channels = 1 };
 enum class Exp : int { expf = 0, exp2f = 1, ex2 = 2 };
 
 struct Tuned {
@@ -194,6 +232,11 @@ struct Tuned {
   static constexpr int kTileL = KTUNE_SELECTIVE_SCAN_TILE_L;
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
+  static constexpr Lanes kLanes = static_cast<Lanes>(KTUNE_SELECTIVE_SCAN_LANES);
+  static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
+  static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
+  static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
+  static constexpr int kMinBlocks = KTUNE_SELECTIVE_SCAN_MIN_BLOCKS;
   static constexpr int kUnroll = KTUNE_SELECTIVE_SCAN_UNROLL;
   static constexpr int kVectorWidth = KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH;
   static constexpr Exp kExp = static_cast<Exp>(KTUNE_SELECTIVE_SCAN_EXP);
@@ -236,4 +279,4 @@ struct Tuned {
 }  /* namespace ktune */
 #endif  /* __cplusplus */
 
-#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_640A0104 */
+#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_42E6D961 */
