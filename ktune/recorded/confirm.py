@@ -13,8 +13,6 @@ from ktune.core.loading import LoadedFamily
 from ktune.core.model import BuildFacts, Measurement, Request, Status
 from ktune.core.settings import Settings
 
-CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
-
 
 @dataclass(frozen=True)
 class Confirmation:
@@ -55,7 +53,7 @@ def execute_winner(winner: Measurement, loaded: LoadedFamily, settings: Settings
         from ktune.cpu.evaluator import CpuEvaluator
         from ktune.cpu.execute import SCHEDULES
     except ImportError as error:
-        install = f"{sys.executable} -m pip install {error.name or 'torch'} --index-url {CPU_WHEELS}"
+        install = f"{sys.executable} -m pip install {error.name or 'torch'} (torch's build for CPUs is enough)"
         missing = f"executing it on the CPU needs {error.name or 'torch'}, which is not installed; {install}"
         return Confirmation("executed", missing, done=False)
     from ktune.cpu.compiler import Check

@@ -129,4 +129,4 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_without_torch_the_execution_is_left_out_with_the_remedy(winner: Measurement, settings: Settings) -> None:
     found = execute_winner(winner, toy(), settings)
     assert not found.done
-    assert "needs torch, which is not installed" in found.text and "pip install torch --index-url" in found.text
+    assert "needs torch, which is not installed" in found.text and "-m pip install torch (" in found.text
