@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from html import escape
 
-WIDTH, HEIGHT = 760, 300
-LEFT, RIGHT, TOP, BOTTOM = 62, 150, 34, 40
+WIDTH, HEIGHT = 760, 316
+LEFT, RIGHT, TOP, BOTTOM = 62, 150, 34, 56
 # What is nearer to the optimum than this is drawn here, so that the axis can be logarithmic.
 LEAST_PERCENT = 0.1
 COLOURS = ("#8a8a8a", "#2a78b5", "#d1495b", "#3c8d5a")
@@ -57,8 +57,11 @@ def _panel(title: str, curves: Mapping[str, tuple[Curve, Curve, Curve]]) -> list
         for count in range(step, longest + 1, step)
     ]
     parts.append(
-        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 6}" text-anchor="middle">evaluations</text>'
-        f'<text transform="translate(14 {HEIGHT / 2}) rotate(-90)" text-anchor="middle">above the optimum</text>'
+        f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - BOTTOM + 34}" text-anchor="middle">evaluations</text>'
+        f'<text transform="translate(14 {(HEIGHT + TOP - BOTTOM) / 2}) rotate(-90)" text-anchor="middle">'
+        f"time above the optimum</text>"
+        f'<text x="{WIDTH - RIGHT + 10}" y="{TOP + 16 * len(curves) + 26}" fill="#555">line: median</text>'
+        f'<text x="{WIDTH - RIGHT + 10}" y="{TOP + 16 * len(curves) + 42}" fill="#555">band: middle 80 %</text>'
     )
     for i, (name, (median, low, high)) in enumerate(curves.items()):
         colour = COLOURS[i % len(COLOURS)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -16,9 +17,21 @@ for folder in (ROOT, ROOT / "tests"):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
+from failures_at_once import tell  # noqa: E402
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Under xdist the controller gets every report as soon as its test has ended."""
+    tell(report)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a compiler where none is found; a GPU test says itself what it needs."""
+    """Skip what needs a compiler where none is found, and comparisons of times among processes that disturb them."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        alone = pytest.mark.skip(reason="compares times: run it without -n, as in `pytest -m 'gpu and timed'`")
+        for item in items:
+            if "timed" in item.keywords:
+                item.add_marker(alone)
     try:
         find_toolchain(read_settings())
     except KtuneError as error:

@@ -14,7 +14,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 14, 34
 
 @dataclass(frozen=True)
 class Mark:
-    """One point: position, class of the style sheet (`ok`, `full`, `culled`, `failed`), and what hovering shows."""
+    """One point: position, class of the style sheet (`search`, `full`, `culled`, `won`), and what hovering shows."""
 
     x: float
     y: float
@@ -35,7 +35,7 @@ class Scale:
     """Maps data to pixels, by logarithm where the data span more than a factor of 8."""
 
     def __init__(self, low: float, high: float, start: float, end: float, *, logarithmic: bool | None = None) -> None:
-        self.logarithmic = low > 0 and high / low > 8 if logarithmic is None else logarithmic
+        self.logarithmic = _spans_much(low, high) if logarithmic is None else logarithmic
         self.low, self.high, self.start, self.end = low, high, start, end
 
     def __call__(self, value: float) -> float:
@@ -75,8 +75,9 @@ def scatter(
     if steps:
         parts.append(f'<path class="incumbent" d="{_staircase(steps, x, y, width - _RIGHT)}"/>')
     for mark in marks:
+        radius = 6.5 if mark.style == "won" else 3.4
         parts.append(
-            f'<circle class="mark {mark.style}" cx="{x(mark.x):.1f}" cy="{y(mark.y):.1f}" r="3.4">'
+            f'<circle class="mark {mark.style}" cx="{x(mark.x):.1f}" cy="{y(mark.y):.1f}" r="{radius}">'
             f"<title>{escape(mark.title)}</title></circle>"
         )
     # Last, so that a crowd of points does not hide them.
@@ -118,8 +119,17 @@ def bars(rows: Sequence[tuple[str, int]], width: int = 900) -> str:
     return _svg(parts, size, "counts")
 
 
+def scale_name(low: float, high: float) -> str:
+    """How `dots` and `scatter` place data from low to high: `logarithmic` or `linear`."""
+    return "logarithmic" if Scale(*_padded(low, high), 0, 1).logarithmic else "linear"
+
+
+def _spans_much(low: float, high: float) -> bool:
+    return low > 0 and high / low > 8
+
+
 def _padded(low: float, high: float) -> tuple[float, float]:
-    if low > 0 and high / low > 8:
+    if _spans_much(low, high):
         return low / 1.1, high * 1.1
     pad = (high - low) * 0.06 or abs(high) * 0.06 or 1.0
     return low - pad, high + pad

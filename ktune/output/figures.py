@@ -7,7 +7,7 @@ from html import escape
 
 from ktune.core.identity import value_text
 from ktune.core.model import Measurement, Problem, Status
-from ktune.output.charts import Level, Mark, dots, scatter
+from ktune.output.charts import Level, Mark, dots, scale_name, scatter
 from ktune.output.limits import compulsory_bytes, dram_floor_us, dram_peak_gbps, known_environment
 from ktune.output.markup import figure
 from ktune.output.ranking import default_measurement, has_time, standing
@@ -23,23 +23,27 @@ def trial_figure(report: Report, problem: Problem) -> list[str]:
     """Cold time over trial with the best so far, the default's time and the memory limit."""
     measurements = report.of_problem(problem)
     timed = [(time_us, m) for m in measurements if (time_us := eligible_time_us(m)) is not None]
+    finding = report.finding(problem)
     marks = [Mark(m.trial, time_us, m.effort.value, _title(report, m)) for time_us, m in timed]
     for m in measurements:
         if m.status is Status.CULLED and m.bound_us is not None and m.bound_us > 0:
             marks.append(Mark(m.trial, m.bound_us, "culled", f"{_title(report, m)} at least"))
     if not marks:
         return []
+    if finding is not None and finding.winner.cold_us is not None:
+        title = f"winner {_title(report, finding.winner)}"
+        marks.append(Mark(finding.winner.trial, finding.winner.cold_us, "won", title))
     levels = []
     default_us = eligible_time_us(default_measurement(report.family, measurements))
     if default_us is not None:
-        levels.append(Level(default_us, "default", f"default {microseconds(default_us)}"))
+        levels.append(Level(default_us, "default", f"default {microseconds(default_us)} us"))
     floor_us = dram_floor_us(report.family.cost(problem), known_environment(measurements))
     if floor_us is not None and floor_us * _DRAWN_WITHIN > min(mark.y for mark in marks):
-        levels.append(Level(floor_us, "floor", f"memory limit {microseconds(floor_us)}"))
+        levels.append(Level(floor_us, "floor", f"memory limit {microseconds(floor_us)} us"))
     chart = scatter(marks, _incumbents(timed), levels, ("trial", "cold median, us"))
     caption = (
         "Each dot is a variant that is right: dark if timed in full, light if timed briefly by the search, "
-        "hollow if culled (at its lower bound). The line is the best so far."
+        "hollow if culled (at its lower bound), ringed in green if it won. The line is the best so far."
     )
     note = _floor_note(report, problem, measurements)
     return ["<h3>Cold time by trial</h3>", figure(chart, f"{caption} {note}", measurements)]
@@ -60,7 +64,11 @@ def marginal_figure(report: Report, problem: Problem) -> list[str]:
     for name, values in charts.items():
         rows = [(v, min(found), f"{microseconds(min(found))} us ({len(found)})") for v, found in values.items()]
         drawn.append(f"<div><h4>{escape(name)}</h4>{dots(rows, min(times), max(times))}</div>")
-    caption = "The best cold median of any variant with that value, and in brackets how many of them were timed."
+    caption = (
+        "The best cold median of any variant with that value, and in brackets how many of them were timed; green is "
+        f"the parameter's fastest. All on one {scale_name(min(times), max(times))} scale, "
+        f"from {microseconds(min(times))} to {microseconds(max(times))} us."
+    )
     content = f'<div class="grid">{"".join(drawn)}</div>'
     return ["<h3>Best time for each value</h3>", figure(content, caption, timed)]
 

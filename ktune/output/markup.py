@@ -25,6 +25,11 @@ def figure(content: str, caption: str, measurements: Iterable[Measurement]) -> s
     return f"<figure>{content}<figcaption>{escape(caption)} Source: {source}.</figcaption></figure>"
 
 
+def identity(text: str) -> str:
+    """A configuration's id in the text: set as code, and broken after dots where the line ends."""
+    return f"<code>{_breakable(escape(text))}</code>"
+
+
 def table(head: Sequence[str], rows: Sequence[str], style: str = "") -> str:
     """A table of rows made by `row`."""
     names = "".join(f"<th>{escape(name)}</th>" for name in head)

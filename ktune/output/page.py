@@ -12,7 +12,7 @@ from ktune.output.charts import bars
 from ktune.output.columns import glossary
 from ktune.output.figures import marginal_figure, trial_figure
 from ktune.output.limits import dram_floor_us
-from ktune.output.markup import card, environment_tables, figure, paragraph, row, table
+from ktune.output.markup import card, environment_tables, figure, identity, paragraph, row, table
 from ktune.output.ranking import default_measurement, has_time, rank_key, standing
 from ktune.output.rounding import interval, median, microseconds, ratio
 from ktune.output.style import STYLE
@@ -74,21 +74,31 @@ def _problem_section(report: Report, problem: Problem) -> list[str]:
 
 def _headline(report: Report, finding: Finding, measurements: Sequence[Measurement]) -> list[str]:
     winner = finding.winner
+    mark = source_mark([winner])
     notes = [comparison(finding)]
     if finding.noise_percent is not None:
         notes.append(f"noise floor {finding.noise_percent:.2g} % (the same binary against itself in fresh processes)")
+    told = [f"<li>{escape(f'{note}{mark}')}</li>" for note in notes if note]
     if finding.tied:
-        tied = ", ".join(f"#{m.trial} {report.identify(m.variant.configuration)}" for m in finding.tied)
-        notes.append(f"cannot be told from it: {tied}")
-    told = [f"<li>{escape(f'{note}{source_mark([winner])}')}</li>" for note in notes if note]
+        told.append(f"<li>{_tied(report, finding, mark)}</li>")
     return [
         f'<div class="cards">{"".join(_cards(report, winner, measurements))}</div>',
         paragraph(f"Winner: #{winner.trial}, effort {winner.effort}. Source: {source_note([winner])}.", "source"),
-        f"<p><code>{escape(report.identify(winner.variant.configuration))}</code></p>",
+        f"<p>{identity(report.identify(winner.variant.configuration))}</p>",
         f"<ul>{''.join(told)}</ul>" if told else "",
         *(paragraph(f"Warning: {warning}.", "warning") for warning in finding.warnings),
         _configuration_table(report, winner, measurements),
     ]
+
+
+def _tied(report: Report, finding: Finding, mark: str) -> str:
+    """The variants that are as fast as the winner, one below the other, and why they did not win."""
+    lines = [
+        f"<li>#{m.trial} {median(m.cold)} us {identity(report.identify(m.variant.configuration))}</li>"
+        for m in finding.tied
+    ]
+    rule = "of equals the default wins, then the one with fewer registers, then with fewer changes"
+    return f"{escape(f'cannot be told from it ({rule}){mark}:')}<ul>{''.join(lines)}</ul>"
 
 
 def _cards(report: Report, winner: Measurement, measurements: Sequence[Measurement]) -> list[str]:
@@ -100,14 +110,14 @@ def _cards(report: Report, winner: Measurement, measurements: Sequence[Measureme
     default = default_measurement(report.family, measurements)
     if default is not None and default.cold is not None and has_time(default):
         gain = ratio(default.cold.median_us / winner.cold.median_us)
-        cards.append(card(f"over the default{mark}", gain, f"default: {median(default.cold)} us"))
+        cards.append(card(f"speed-up over the default{mark}", gain, f"default: {median(default.cold)} us"))
     floor_us = dram_floor_us(report.family.cost(winner.problem), winner.environment)
     if floor_us is not None:
         share = 100 * floor_us / winner.cold.median_us
-        cards.append(card(f"of the memory limit{mark}", f"{share:.3g} %", f"limit: {microseconds(floor_us)} us"))
+        cards.append(card(f"share of the memory limit{mark}", f"{share:.3g} %", f"limit: {microseconds(floor_us)} us"))
     if winner.accuracy is not None:
         worst = f"{winner.accuracy.worst_ratio:.2g}"
-        cards.append(card(f"error over tolerance{mark}", worst, f"max |error|: {winner.accuracy.max_abs:.2g}"))
+        cards.append(card(f"error / tolerance{mark}", worst, f"max |error|: {winner.accuracy.max_abs:.2g}"))
     return cards
 
 
@@ -123,7 +133,10 @@ def _configuration_table(report: Report, winner: Measurement, measurements: Sequ
 
 
 def _leaders(report: Report, measurements: Sequence[Measurement], finding: Finding | None) -> list[str]:
-    fastest = sorted((m for m in standing(measurements) if has_time(m)), key=rank_key)[:TOP]
+    def order(m: Measurement) -> tuple[bool, tuple[bool, bool, float, int]]:
+        return finding is None or m.variant != finding.winner.variant, rank_key(m)
+
+    fastest = sorted((m for m in standing(measurements) if has_time(m)), key=order)[:TOP]
     if not fastest:
         return []
     rows = []
@@ -140,11 +153,12 @@ def _leaders(report: Report, measurements: Sequence[Measurement], finding: Findi
         rows.append(row(*cells, style="winner" if won else ""))
     head = ("trial", "configuration", "cold median [95 %], us", "verdict", "hot, us", "error / tolerance", "registers")
     note = paragraph(
-        "The winner is bold. Verdict: against it, by intervals and noise floor; n/a where the two were timed by "
+        "The winner is first, then what was timed in full, then what only the search timed, briefly; the fastest "
+        "first in each. Verdict: against the winner, by intervals and noise floor; n/a where the two were timed by "
         f"different protocols. Source: {source_note(fastest)}.",
         "source",
     )
-    return [f"<h3>The fastest {len(fastest)}</h3>", table((*head, "effort"), rows, "numbers"), note]
+    return ["<h3>The winner and the next best</h3>", table((*head, "effort"), rows, "numbers"), note]
 
 
 # The winner's verdict on another, as the other's on the winner.

@@ -57,8 +57,8 @@ def several_page(several: Several, folder: Path) -> str:
 
 
 _LEGEND = (
-    "Cold median in us, and per cent over the problem's own winner (*). invalid: a rule of the family, or the values "
-    "that the search was narrowed to, exclude the configuration there."
+    "Cold median in us, and per cent over the problem's own winner (*); bold: the best compromise. invalid: a rule of "
+    "the family, or the values that the search was narrowed to, exclude the configuration there."
 )
 
 
@@ -82,29 +82,29 @@ def _link(one: Searched, folder: Path) -> str:
 
 
 def _matrix(several: Several) -> str:
-    """A row per configuration, a column per problem."""
+    """A row per configuration, a column per problem. The compromise is bold."""
     rows = []
     for found in several.matrix.rows:
         cells = [cell_text(cell, number in found.wins) for number, cell in enumerate(found.cells)]
         mean = mean_loss_percent(found)
         overall = "n/a" if mean is None else f"{loss_text(mean)} %"
         rows.append(row(several.key(found), *cells, overall, style=_style(several, found)))
-    return table(("", *several.names, "mean loss"), rows)
+    return table(("", *several.names, "mean loss"), rows, "matrix")
 
 
 def _configurations(several: Several) -> str:
     rows = []
     for found in several.matrix.rows:
-        told = "; ".join(roles(several, found))
+        told = "; ".join(roles(several, found)) or "tied with a winner"
         rows.append(row(several.key(found), found.identity, told, style=_style(several, found)))
     names = list(dict.fromkeys(name for found in several.matrix.rows for name in found.configuration))
-    values = [
-        row(
-            several.key(found), *(value_text(found.configuration[n]) if n in found.configuration else "" for n in names)
-        )
-        for found in several.matrix.rows
-    ]
-    return table(("", "configuration", "what it is"), rows) + table(("", *names), values)
+    values = [row(name, *(_value(found, name) for found in several.matrix.rows)) for name in names]
+    keys = [several.key(found) for found in several.matrix.rows]
+    return table(("", "configuration", "what it is"), rows) + table(("parameter", *keys), values, "values")
+
+
+def _value(found: Row, name: str) -> str:
+    return value_text(found.configuration[name]) if name in found.configuration else ""
 
 
 def _style(several: Several, found: Row) -> str:

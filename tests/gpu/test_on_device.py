@@ -266,6 +266,7 @@ def test_the_environment_names_the_gpu_by_nvmls_uuid(backend) -> None:
     assert environment.torch == torch.__version__
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("effort", [Effort.SEARCH, Effort.FULL])
 @pytest.mark.parametrize(
     "values", [{}, {"algorithm": "unrolled", "items": 4, "unroll": 2}, {"block_size": 32, "fast_math": True}]

@@ -118,6 +118,7 @@ def race(backend, problem: Problem, *entrants: Entrant, seed: int = 0) -> dict[s
     return {r.name: r for r in results}
 
 
+@pytest.mark.timed
 def test_the_same_variant_twice_differs_by_less_than_3_per_cent_cold_and_hot(backend, problem, enter) -> None:
     found = race(backend, problem, enter("a"), enter("other", block_size=256), enter("b"))
     assert {r.status for r in found.values()} == {Status.OK}, found
@@ -128,6 +129,7 @@ def test_the_same_variant_twice_differs_by_less_than_3_per_cent_cold_and_hot(bac
     assert found["a"].cold.sm_clock_mhz
 
 
+@pytest.mark.timed
 def test_a_race_reads_what_a_measurement_of_one_variant_alone_reads(backend, problem, enter) -> None:
     from ktune.core.model import Effort
     from ktune.gpu.protocol import Job
@@ -170,6 +172,7 @@ def test_peers_are_checked_and_timed_on_the_same_inputs(backend, problem, enter)
     assert found["absent"] == RaceResult("absent", Status.LAUNCH_FAILED, "not installed: pip install absent")
 
 
+@pytest.mark.timed
 def test_a_peer_of_thousands_of_launches_is_timed_with_its_gaps_and_says_host_bound(backend, problem, enter) -> None:
     found = race(backend, problem, enter("variant"), peer("looped"))
     looped = found["looped"]
@@ -179,6 +182,7 @@ def test_a_peer_of_thousands_of_launches_is_timed_with_its_gaps_and_says_host_bo
     assert "host-bound" not in found["variant"].cold.method
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="torch.compile needs triton")
 def test_a_compiled_peer_is_compiled_before_it_is_timed(backend, problem, enter) -> None:
     found = race(backend, problem, peer("compiled"), enter("variant"))
@@ -198,6 +202,7 @@ def bad_evaluator(families: Path, tmp_path: Path) -> Iterator[CudaEvaluator]:
         evaluator.close()
 
 
+@pytest.mark.timeout(600)
 def test_entrants_that_spoil_the_process_are_blamed_and_the_rest_race_in_a_fresh_one(
     bad_evaluator: CudaEvaluator, families: Path
 ) -> None:

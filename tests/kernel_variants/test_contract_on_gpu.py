@@ -26,6 +26,8 @@ NO_GPU = reason_no_gpu()
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.build,
+    # Some 70 builds a family, and the GPU is waited for where other processes test on it too.
+    pytest.mark.timeout(900),
     pytest.mark.skipif(bool(NO_GPU), reason=f"needs a CUDA GPU: {NO_GPU}"),
 ]
 
@@ -60,9 +62,10 @@ class Bench:
         self.builder.close()
 
 
-@pytest.fixture(scope="module", params=shipped_families())
-def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    made = Bench(request.param, tmp_path_factory.mktemp(request.param))
+@pytest.fixture(params=shipped_families())
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """For one test: until it is closed, no other process can measure."""
+    made = Bench(request.param, tmp_path / "bench")
     yield made
     made.close()
 

@@ -199,6 +199,27 @@ def test_the_fastest_are_listed_with_their_verdict_against_the_winner():
     assert [("winner" in row, "slower" in row) for row in rows if "full" in row] == [(True, False), (False, True)]
 
 
+def test_the_winner_is_listed_first_and_ringed_also_where_a_tied_one_reads_less():
+    study = toy_study(30)
+    slower, faster = sorted(
+        (m for m in study if m.effort is Effort.FULL or m.trial in (4, 5)), key=lambda m: -m.cold_us
+    )[:2]
+    page = html_page(report_of(study, findings=[Finding(slower, (faster,), 0.4)]))
+    table = page[page.index("The winner and the next best") :]
+    assert re.search(r"#\d+", table).group() == f"#{slower.trial}"
+    (ringed,) = re.findall(r'class="mark won".*?<title>(.*?)</title>', page)
+    assert ringed.startswith(f"winner #{slower.trial} ")
+
+
+def test_long_ids_outside_tables_may_break_after_their_dots():
+    study = toy_study(30)
+    page = html_page(report_of(study, findings=[Finding(study[4], (study[5], study[6]), 0.4)]))
+    shown = page[: page.index("<table")]
+    for m in (study[4], study[5], study[6]):
+        name = report_of(study).identify(m.variant.configuration)
+        assert f"<code>{name.replace('.', '.<wbr>')}</code>" in shown and f"{name}<" not in shown
+
+
 def test_several_problems_have_a_section_and_a_winner_each():
     both = report_of([*toy_study(6, problem="default"), *toy_study(6, problem="small")])
     text = text_of(both)
