@@ -28,9 +28,10 @@ ROUNDS = 15
 # So many results, the fastest ones, predict the rest; the work grows with the cube of their number.
 MOST_KNOWN = 400
 # A point is worth its predicted log time less so many standard deviations.
-HOPE = 1.0
-# A failure counts as this quantile of the times: a place to keep away from, but no cliff beside good ones.
-FAILED_QUANTILE = 0.6
+HOPE = 3.0
+# Of more than TOLD_APART times only the fastest, that many or this share, are told apart; the rest count as the slowest
+# of them, since how slow they are says little of where the fastest is.
+TOLD_APART, TOLD_APART_SHARE = 30, 1 / 3
 
 
 class Forecast:
@@ -108,11 +109,14 @@ class Forecast:
         return point
 
     def _results(self) -> dict[int, float]:
-        """{point: log time, or what stands in for it}"""
-        import numpy as np
-
-        failed = float(np.quantile(list(self._log_times.values()), FAILED_QUANTILE))
-        return {**self._log_times, **dict.fromkeys(self._failed, failed)}
+        """{point: log time, or what stands in for it}; a failure counts as the slowest time, told apart or not."""
+        times = dict(self._log_times)
+        failed = max(times.values())
+        if len(times) > TOLD_APART:
+            told_apart = max(TOLD_APART, int(TOLD_APART_SHARE * len(times)))
+            slowest = sorted(times.values())[told_apart - 1]
+            times = {index: min(time, slowest) for index, time in times.items()}
+        return {**times, **dict.fromkeys(self._failed, failed)}
 
     def _fit(self, results: dict[int, float]) -> None:
         import numpy as np
