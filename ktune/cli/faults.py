@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import typer
 
-from ktune.core.errors import KtuneError
+from ktune.core.errors import FamilyError, KtuneError
 
 INTERRUPTED = 130
 
@@ -34,5 +36,23 @@ def faults(debug: bool) -> Iterator[None]:
     except Exception as error:
         if debug:
             raise
+        line = _line_of_a_users_family(error)
+        if line:
+            typer.echo(
+                f"error: {line} raised {type(error).__name__}: {error}; --debug shows how it got there", err=True
+            )
+            raise typer.Exit(FamilyError.exit_code) from None
         typer.echo(f"error: a defect of ktune: {type(error).__name__}: {error}; --debug shows where", err=True)
         raise typer.Exit(KtuneError.exit_code) from None
+
+
+def _line_of_a_users_family(error: Exception) -> str:
+    """`folder/family.py:12`, the innermost line of a family of the user's own that led to the error, else nothing."""
+    from ktune.core.loading import is_family_module, shipped_folder
+
+    found = ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        path = Path(frame.f_code.co_filename)
+        if is_family_module(frame.f_globals.get("__name__", "")) and shipped_folder() not in path.parents:
+            found = f"{path}:{number}"
+    return found

@@ -13,6 +13,7 @@ import typer
 from ktune.cli.faults import faults
 from ktune.cli.options import DebugOption
 from ktune.core.errors import EnvironmentFault, UsageError
+from ktune.core.loading import shipped_families
 
 SKELETON = Path(__file__).resolve().parent / "skeleton"
 FILES = {
@@ -38,9 +39,11 @@ def new(
 
 
 def write_family(name: str, where: Path) -> Path:
-    """The new folder `where/name`. UsageError for a bad name or a folder that exists."""
+    """The new folder `where/name`. UsageError for a bad name, a shipped family's, or a folder that exists."""
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or keyword.iskeyword(name):
         raise UsageError(f"a family's name is a-z, 0-9 and _, starts with a letter and is no keyword, got {name!r}")
+    if name in shipped_families():
+        raise UsageError(f"{name} ships with ktune, and a folder of that name would hide it; choose another name")
     folder = where / name
     try:
         folder.mkdir()

@@ -121,5 +121,5 @@ def _tell_next(study: Study, task: Task, interrupted: bool, progress: ShownProgr
     if interrupted:
         progress.say("interrupted: the same command resumes the replay")
     else:
-        name = shlex.quote(study.name if task.results == RESULTS else str(study.folder))
+        name = shlex.quote(study.name if study.folder.parent == RESULTS else str(study.folder))
         progress.say(f"next: ktune report {name} | on a GPU, `ktune search {task.loaded.name}` measures")

@@ -67,7 +67,7 @@ def run_search(task: Task, evaluator: Evaluator, progress: ShownProgress, as_jso
             done = f"{outcome.trials_done} of {outcome.trials_total} trials"
             progress.say(f"interrupted: {done} are on record; the same command resumes")
         elif outcome.winner is not None:
-            name = shlex.quote(study.name if task.results == RESULTS else str(study.folder))
+            name = shlex.quote(study.name if study.folder.parent == RESULTS else str(study.folder))
             progress.say(f"next: ktune report {name} | ktune export {name} --with-kernel")
         return outcome
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import difflib
 import hashlib
 import importlib.util
+import math
+import os
 import sys
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +16,8 @@ from types import ModuleType
 from ktune.api import API, Family
 from ktune.core.errors import FamilyError, UsageError
 from ktune.core.model import Problem
+
+_MODULE_PREFIX = "_ktune_family_"
 
 
 @dataclass(frozen=True)
@@ -77,11 +81,16 @@ def load_family(name_or_path: str | Path) -> LoadedFamily:
     return LoadedFamily(family, folder)
 
 
+def is_family_module(name: str) -> bool:
+    """Whether a module of that name was loaded from a family's folder."""
+    return name.startswith(_MODULE_PREFIX)
+
+
 def _load_module(folder: Path, name: str) -> ModuleType:
     path = folder / f"{name}.py"
     if not path.is_file():
         raise FamilyError(f"{folder} holds no {name}.py, which this needs; see docs/family.md")
-    key = f"_ktune_family_{hashlib.sha256(str(path).encode()).hexdigest()[:12]}_{name}"
+    key = f"{_MODULE_PREFIX}{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}_{name}"
     if key in sys.modules:
         return sys.modules[key]
     spec = importlib.util.spec_from_file_location(key, path)
@@ -90,7 +99,7 @@ def _load_module(folder: Path, name: str) -> ModuleType:
     sys.modules[key] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[key]
         raise FamilyError(f"{path} does not load: {type(error).__name__}: {error}") from error
     return module
@@ -102,6 +111,9 @@ def _check(family: Family, folder: Path) -> None:
         raise FamilyError(f"{folder} is written for api {family.api}, this ktune speaks api {API}")
     if not family.problems:
         raise FamilyError(f"{family.name} names no problem; `problems` needs at least one, the first is the default")
+    for name, bound in asdict(family.tolerance).items():
+        if name != "reason" and not (math.isfinite(bound) and bound >= 0):
+            raise FamilyError(f"{name} of {family.name}'s tolerance must be a number of at least 0, got {bound!r}")
     names = [p.name for p in family.parameters]
     if len(set(names)) != len(names) or not names:
         got = ", ".join(names) or "none"

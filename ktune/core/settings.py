@@ -31,7 +31,8 @@ def read_settings() -> Settings:
 def _cache_dir() -> Path:
     chosen = os.environ.get("KTUNE_CACHE_DIR")
     if chosen:
-        return Path(chosen).expanduser()
+        # Compilers run in folders of their own.
+        return Path(chosen).expanduser().absolute()
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("ktune", appauthor=False))

@@ -12,6 +12,7 @@ import math
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -130,10 +131,15 @@ def find_table(name: str, family: str, problem: Problem) -> RecordedTable:
     """
     if is_file_name(name):
         table = read_table(name)
-        if (table.family, table.problem) != (family, problem):
+        if table.family != family:
             raise UsageError(
-                f"{name} holds {table.family} {table.problem.label}, not {family} {problem.label}; "
-                "choose its problem with --problem, or another file"
+                f"{name} holds {table.family} {table.problem.label}, not {family}; search {table.family}, or give "
+                "another file"
+            )
+        if table.problem != problem:
+            raise UsageError(
+                f"{name} holds {table.family} {table.problem.label}, not {family} {problem.label}; leave --problem "
+                "out, or give another file"
             )
         return table
     path = tables_folder() / table_name(family, problem, name)
@@ -187,7 +193,7 @@ def _parsed(path: Path) -> dict[str, Any]:
         raise UsageError(f"cannot read the recording {path}: {error.strerror}; {_REMEDY}") from error
     try:
         data = json.loads(gzip.decompress(raw) if raw.startswith(_GZIP) else raw)
-    except (OSError, EOFError, zlib.error, ValueError) as error:
+    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise UsageError(f"the recording {path} is damaged: {error}; {_REMEDY}") from error
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise UsageError(f"{path} is no recording of ktune; {_REMEDY}")
@@ -202,17 +208,26 @@ def _table(data: dict[str, Any]) -> RecordedTable:
         environment = environments[row["environment"]] if "environment" in row else None
         complete = {"trial": 0, **row, "format": FORMAT, "problem": problem, "environment": environment}
         m = measurement_from_json(complete)
+        if m.variant.configuration in found[m.effort]:
+            raise ValueError(f"{dict(m.variant.configuration)} stands twice among the rows of effort {m.effort}")
         found[m.effort][m.variant.configuration] = m
+    noise, references = data["noise_percent"], data["references"].items()
     return RecordedTable(
         family=data["family"],
         problem=problem_from_json(problem),
         environment=Environment(**data["environment"]),
-        noise_percent=data["noise_percent"],
-        recorded_on=data["recorded_on"],
+        noise_percent=None if noise is None else _number(noise),
+        recorded_on=date.fromisoformat(data["recorded_on"]).isoformat(),
         core={name: tuple(values) for name, values in data["core"].items()},
         measurements=found[Effort.SEARCH],
-        references=data["references"],
+        references={name: _number(time_us) for name, time_us in references},
         full=found[Effort.FULL],
         space_digest=data["space_digest"],
         source_digest=data["source_digest"],
     )
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"a finite number belongs in the place of {value!r}")
+    return value

@@ -102,7 +102,7 @@ def _sqlite_engine(path: Path, read_only: bool) -> Engine:
     def connect() -> sqlite3.Connection:
         # `immutable` lets a file in write-ahead mode be read where its side files can't be made.
         suffix = "?mode=ro&immutable=1" if read_only else ""
-        address = f"file:{quote(str(path.absolute()))}{suffix}"
+        address = f"file:{quote(os.fsencode(path.absolute()))}{suffix}"
         connection = sqlite3.connect(address, uri=True, timeout=0.1, isolation_level=None, check_same_thread=False)
         if not read_only:
             connection.execute("PRAGMA journal_mode=WAL")

@@ -6,9 +6,12 @@ import os
 import re
 from pathlib import Path
 
+from ktune.core.errors import UsageError
 from ktune.core.model import Problem
 
 LEDGER_NAME = "ledger.sqlite"
+# Of a file's name, on the file systems in use.
+_MOST_BYTES = 255
 
 
 def gpu_slug(gpu_name: str) -> str:
@@ -28,9 +31,15 @@ def study_folder(results_dir: Path, family: str, problem: Problem, gpu_name: str
     """The folder of a study. A `name` that is a path, or the folder of a study that exists, is taken as it is."""
     if name and "/" in name:
         return Path(name).expanduser()
+    folder = study_name(family, problem, gpu_name, name)
+    if len(os.fsencode(folder)) > _MOST_BYTES or not folder.isprintable():
+        raise UsageError(
+            f"the study's folder would be called {folder!r}; a folder's name may have {_MOST_BYTES} bytes at most and "
+            "no control characters; give --study another name"
+        )
     if name and ledger_path(results_dir / name).is_file():
         return results_dir / name
-    return results_dir / study_name(family, problem, gpu_name, name)
+    return results_dir / folder
 
 
 def ledger_path(folder: Path) -> Path:

@@ -194,3 +194,21 @@ def test_a_driver_too_old_for_the_toolkit_is_told(
     message = refused(with_cuda, "search", toy, code=3)
     assert "driver 550.54 runs CUDA 12.4, too old for the code of nvcc 13.0.88" in message
     assert "install driver 580 or newer" in message and "CUDA 12 toolkit" in message
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("    blocks = -(-", "    raise KeyError('boo')\n    blocks = -(-"),
+        ("vector_width <= 8192", "vector_width <= 8192 / 0"),
+    ],
+    ids=["plan", "rule"],
+)
+def test_what_a_users_family_raises_is_no_defect_of_ktune(bare: Terminal, old: str, new: str) -> None:
+    bare("new", "mine")
+    path = bare.folder / "mine" / "family.py"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    line = refused(bare, "verify", "./mine", "--device", "cpu")
+    assert f"{path}:" in line and "raised" in line and "defect" not in line

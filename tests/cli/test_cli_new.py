@@ -13,6 +13,7 @@ from cli_terminal import Terminal
 from ktune.api import KernelLaunch
 from ktune.build.source import variant_source
 from ktune.cli.new import write_family
+from ktune.core.errors import UsageError
 from ktune.core.loading import load_family
 from ktune.core.space import Space
 from ktune.core.variant import make_variant
@@ -66,3 +67,9 @@ def test_an_existing_folder_is_left_alone(ktune: Terminal) -> None:
 
 def default(loaded, problem):  # type: ignore[no-untyped-def]
     return Space(loaded.family, [problem]).default
+
+
+def test_a_shipped_familys_name_is_taken(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="ships with ktune"):
+        write_family("selective_scan", tmp_path)
+    assert not list(tmp_path.iterdir())

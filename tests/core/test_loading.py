@@ -8,6 +8,7 @@ import pytest
 
 from ktune.core.errors import FamilyError, UsageError
 from ktune.core.loading import load_family, shipped_families
+from ktune.core.settings import read_settings
 
 MINIMAL = """
 from ktune.api import *
@@ -96,3 +97,23 @@ def test_two_folders_of_one_name_do_not_share_modules(tmp_path: Path) -> None:
     one = load_family(write(tmp_path / "one", "family = make(name='one')"))
     two = load_family(write(tmp_path / "two", "family = make(name='two')"))
     assert (one.name, two.name) == ("one", "two")
+
+
+def test_a_family_that_ends_the_process_does_not_load(tmp_path: Path) -> None:
+    with pytest.raises(FamilyError, match=r"family\.py does not load: SystemExit"):
+        load_family(write(tmp_path / "exits", "family = make()\nraise SystemExit(0)\n"))
+
+
+@pytest.mark.parametrize("bound", ["float('nan')", "float('inf')", "-1e-6"])
+def test_a_tolerance_that_judges_nothing_is_refused(tmp_path: Path, bound: str) -> None:
+    text = f"family = make(tolerance=Tolerance(1e-6, {bound}, 1e-6, 'none'))"
+    with pytest.raises(FamilyError, match="relative of mini's tolerance must be"):
+        load_family(write(tmp_path / "mini", text))
+
+
+def test_a_relative_cache_folder_is_the_same_wherever_a_compiler_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KTUNE_CACHE_DIR", "builds")
+    assert read_settings().cache_dir == tmp_path / "builds"

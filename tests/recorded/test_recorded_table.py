@@ -176,3 +176,33 @@ def test_a_shipped_table_is_complete_and_called_by_what_it_holds(path: Path) -> 
 
 def test_shipped_tables_take_less_than_five_megabytes() -> None:
     assert sum(path.stat().st_size for path in (ROOT / "recorded").iterdir()) < 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [
+        ("noise_percent", math.nan),
+        ("noise_percent", "0.1"),
+        ("references", "abc"),
+        ("references", {"eager": "fast"}),
+        ("recorded_on", 7),
+        ("core", {"block_size": 5}),
+    ],
+)
+def test_a_part_of_the_wrong_kind_is_refused(file: Path, part: str, value: object) -> None:
+    with pytest.raises(UsageError, match="is damaged"):
+        read_table(write_content(file, {**content(file), part: value}))
+
+
+def test_a_point_that_stands_twice_is_refused(file: Path) -> None:
+    data = content(file)
+    data["rows"] = [*data["rows"], data["rows"][0]]  # type: ignore[misc,index]
+    with pytest.raises(UsageError, match=r"is damaged.*twice"):
+        read_table(write_content(file, data))
+
+
+def test_json_that_is_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    deep = tmp_path / "deep.json"
+    deep.write_text("[" * 200_000)
+    with pytest.raises(UsageError, match="is damaged"):
+        read_table(deep)

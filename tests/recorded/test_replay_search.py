@@ -304,3 +304,20 @@ def test_a_search_without_a_gpu_ends_with_3_and_names_the_replay(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     bare("search", toy, code=3)
     assert "hides every GPU" in bare.err and "--replay h200" in bare.err
+
+
+def test_what_it_says_to_do_next_finds_a_study_in_a_folder_of_its_own(replay: Terminal, toy: Path, file: Path) -> None:
+    replay("search", toy, "--replay", file, "--trials", "3", "--study", "elsewhere/mine")
+    assert "ktune report elsewhere/mine" in replay.err
+    replay("report", "elsewhere/mine")
+
+
+def test_a_recording_of_another_family_is_told_by_the_family(replay: Terminal, file: Path) -> None:
+    replay("search", "selective_scan", "--replay", file, code=2)
+    assert "holds toy N1048576, not selective_scan; search toy" in replay.err
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\nb"], ids=["long", "newline"])
+def test_a_name_that_no_folder_should_have_is_refused(replay: Terminal, toy: Path, file: Path, name: str) -> None:
+    replay("search", toy, "--replay", file, "--study", name, code=2)
+    assert "255 bytes at most and no control characters" in replay.err

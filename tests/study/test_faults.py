@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import subprocess
@@ -223,3 +224,12 @@ def test_a_ledger_url_that_cannot_be_used_says_what_to_write() -> None:
         Database("nonsense://user:secret@host/base")
     assert "postgresql+psycopg://" in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_a_ledger_lies_in_a_folder_whose_name_is_not_utf_8(tmp_path: Path) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9 100%")
+    folder.mkdir()
+    database = Database(folder / "ledger.sqlite")
+    database.check()
+    database.close()
+    assert (folder / "ledger.sqlite").is_file()
