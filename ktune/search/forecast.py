@@ -27,11 +27,13 @@ NEWS, NEWS_SHARE = 4, 0.1
 ROUNDS = 15
 # So many results, the fastest ones, predict the rest; the work grows with the cube of their number.
 MOST_KNOWN = 400
-# A point is worth its predicted log time less so many standard deviations.
+# A point is worth its predicted log time less so many standard deviations, of which the chance that it fails takes off.
 HOPE = 3.0
 # Of more than TOLD_APART times only the fastest, that many or this share, are told apart; the rest count as the slowest
 # of them, since how slow they are says little of where the fastest is.
-TOLD_APART, TOLD_APART_SHARE = 30, 1 / 3
+TOLD_APART, TOLD_APART_SHARE = 20, 1 / 3
+# A failure counts as this quantile of what the times count as: no cliff beside good points.
+FAILED_QUANTILE = 0.6
 
 
 class Forecast:
@@ -109,13 +111,13 @@ class Forecast:
         return point
 
     def _results(self) -> dict[int, float]:
-        """{point: log time, or what stands in for it}; a failure counts as the slowest time, told apart or not."""
-        times = dict(self._log_times)
-        failed = max(times.values())
-        if len(times) > TOLD_APART:
-            told_apart = max(TOLD_APART, int(TOLD_APART_SHARE * len(times)))
-            slowest = sorted(times.values())[told_apart - 1]
-            times = {index: min(time, slowest) for index, time in times.items()}
+        """{point: log time, or what stands in for it}"""
+        import numpy as np
+
+        told_apart = max(TOLD_APART, int(TOLD_APART_SHARE * self.timed))
+        slowest = sorted(self._log_times.values())[:told_apart][-1]
+        times = {index: min(time, slowest) for index, time in self._log_times.items()}
+        failed = float(np.quantile(list(times.values()), FAILED_QUANTILE))
         return {**times, **dict.fromkeys(self._failed, failed)}
 
     def _fit(self, results: dict[int, float]) -> None:
@@ -164,9 +166,11 @@ class Forecast:
 
         assert self._prediction is not None and self._candidates is not None
         known = [index for index in self._added if index in results]
-        values = np.array([results[index] for index in known])
-        means, deviations = self._prediction.of([self._added[index] for index in known], values)
-        hoped = np.where(self._pool.open(self._candidates), means - HOPE * deviations, np.inf)
+        places = [self._added[index] for index in known]
+        means, deviations = self._prediction.of(places, np.array([results[index] for index in known]))
+        failed = np.array([float(index in self._failed) for index in known])
+        failing = np.clip(self._prediction.of(places, failed)[0], 0, 1) if failed.any() else 0.0
+        hoped = np.where(self._pool.open(self._candidates), means - HOPE * (1 - failing) * deviations, np.inf)
         first = np.argpartition(hoped, min(PROMISING, len(hoped) - 1))[:PROMISING]
         self._promising = self._candidates[first[hoped[first] < np.inf]].tolist()
         return int(self._candidates[hoped.argmin()])
