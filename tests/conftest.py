@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -33,12 +34,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if "timed" in item.keywords:
                 item.add_marker(alone)
     try:
-        find_toolchain(read_settings())
+        nvcc = find_toolchain(read_settings()).nvcc
     except KtuneError as error:
         skip = pytest.mark.skip(reason=str(error))
         for item in items:
             if "build" in item.keywords:
                 item.add_marker(skip)
+    else:
+        if shutil.which("nvcc") is None:
+            # It was found by CUDA_HOME, in a pip package or where toolkits are installed; tests run plain `nvcc`.
+            os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), str(nvcc.parent)])
 
 
 @pytest.fixture(autouse=True)
