@@ -50,7 +50,7 @@ def export(
     with faults(debug):
         from ktune.cli.several_results import export_several, find_several, refuse_choices
         from ktune.cli.studies import open_study
-        from ktune.output.summary import source_mark, source_note
+        from ktune.output.summary import unmeasured_note
         from ktune.output.winner import winner_json
 
         together = find_several(name or study, results)
@@ -63,7 +63,7 @@ def export(
             winner = _winner(opened, configuration)
             stem = f"trial_{winner.measurement.trial}" if configuration else "best"
             paths = write_exports(winner, output or opened.study.folder, stem, with_kernel, force)
-            told = source_note([winner.measurement]) if source_mark([winner.measurement]) else ""
+            told = unmeasured_note([winner.measurement])
         if json_:
             described = {"format": 1, "files": [str(p) for p in paths], "winner": winner_json(winner)}
             typer.echo(json.dumps(described, indent=2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -165,6 +166,11 @@ def parse_narrowing(loaded: LoadedFamily, given: Sequence[str] | None) -> dict[s
 def value_texts(values: Sequence[Value]) -> str:
     """`64,128`, as `--set` takes them."""
     return ",".join(value_text(value) for value in values)
+
+
+def folder_word(folder: Path) -> str:
+    """A study's folder as the word that other commands find it by, quoted for a shell."""
+    return shlex.quote(folder.name if folder.parent == RESULTS else str(folder))
 
 
 def _nearest(text: str, names: list[str]) -> str:

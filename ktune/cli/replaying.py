@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
-from ktune.cli.options import RESULTS, parse_narrowing, parse_problems
+from ktune.cli.options import folder_word, parse_narrowing, parse_problems
 from ktune.cli.progress import ShownProgress
 from ktune.cli.searching import Task, check_folder, open_task_study, search_json, search_task, summary_text
 from ktune.core.errors import NothingPassed, UsageError
@@ -19,7 +18,7 @@ from ktune.core.settings import read_settings
 from ktune.recorded.confirm import Confirmation, confirmations
 from ktune.recorded.evaluator import ReplayEvaluator, recorded_space
 from ktune.recorded.record import source_digest
-from ktune.recorded.table import RecordedTable, find_table, is_file_name, read_table
+from ktune.recorded.table import RecordedTable, find_table, is_file_name, table_of_file
 from ktune.study.study import Study
 from ktune.study.takeover import RECORDING
 
@@ -86,8 +85,7 @@ def run_replay(wish: Wish, as_json: bool) -> bool:
 def _find(wish: Wish) -> RecordedTable:
     """A file's own problem counts where none is given."""
     if is_file_name(wish.replay) and not wish.problem:
-        table = read_table(wish.replay)
-        return find_table(wish.replay, wish.loaded.name, table.problem)
+        return table_of_file(wish.replay, wish.loaded.name)
     problems = parse_problems(wish.loaded, wish.problem)
     if len(problems) > 1:
         raise UsageError(f"--replay answers from a recording of one problem, --problem gives {len(problems)}; give one")
@@ -121,5 +119,5 @@ def _tell_next(study: Study, task: Task, interrupted: bool, progress: ShownProgr
     if interrupted:
         progress.say("interrupted: the same command resumes the replay")
     else:
-        name = shlex.quote(study.name if study.folder.parent == RESULTS else str(study.folder))
+        name = folder_word(study.folder)
         progress.say(f"next: ktune report {name} | on a GPU, `ktune search {task.loaded.name}` measures")

@@ -105,7 +105,7 @@ def _compare(names: list[str], results: Path, output: Path | None, as_json: bool
     from ktune.cli.studies import open_study
     from ktune.output.compare import compare_studies, comparison_lines
     from ktune.output.report import write_csv
-    from ktune.output.summary import source_mark, source_note
+    from ktune.output.summary import source_mark, unmeasured_note
 
     first, second = (open_study(name, results) for name in names)
     with first.study as a, second.study as b:
@@ -115,7 +115,7 @@ def _compare(names: list[str], results: Path, output: Path | None, as_json: bool
             )
         table = compare_studies(first.loaded.family, a.measurements(), b.measurements())
         measurements = (a.measurements(), b.measurements())
-        noted = [f" ({source_note(found)})" if source_mark(found) else "" for found in measurements]
+        noted = [f" ({note})" if (note := unmeasured_note(found)) else "" for found in measurements]
         mark = source_mark([m for found in measurements for m in found])
         lines = [f"first:  {a.name}{noted[0]}", f"second: {b.name}{noted[1]}"]
         lines += [f"{line}{mark}" for line in comparison_lines(table)]

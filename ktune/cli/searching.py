@@ -13,7 +13,7 @@ from typing import Any
 import typer
 
 from ktune.cli.evaluators import gpu_name_of, key_of, target_of_evaluator
-from ktune.cli.options import RESULTS
+from ktune.cli.options import folder_word
 from ktune.cli.progress import ShownProgress
 from ktune.cli.results import check_results, report_of, winner_of, write_results
 from ktune.core.errors import KtuneError
@@ -67,7 +67,7 @@ def run_search(task: Task, evaluator: Evaluator, progress: ShownProgress, as_jso
             done = f"{outcome.trials_done} of {outcome.trials_total} trials"
             progress.say(f"interrupted: {done} are on record; the same command resumes")
         elif outcome.winner is not None:
-            name = shlex.quote(study.name if study.folder.parent == RESULTS else str(study.folder))
+            name = folder_word(study.folder)
             progress.say(f"next: ktune report {name} | ktune export {name} --with-kernel")
         return outcome
 

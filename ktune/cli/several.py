@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from ktune.cli.evaluators import gpu_name_of, target_of_evaluator
-from ktune.cli.options import RESULTS
+from ktune.cli.options import folder_word
 from ktune.cli.progress import ShownProgress
 from ktune.cli.results import check_results, winner_of, write_results
 from ktune.cli.searching import Task, open_task_study, search_json, search_task, summary_text
@@ -76,7 +76,7 @@ def run_several(tasks: Sequence[Task], evaluator: Evaluator, say: Say, as_json: 
             f"no variant of {run.loaded.name} passed for {names}, {len(missing)} of {len(tasks)} problems; "
             f"`ktune verify {run.loaded.name} --problem {missing[0].name}` shows where outputs differ"
         )
-    name = shlex.quote(run.folder.name if tasks[0].results == RESULTS else str(run.folder))
+    name = folder_word(run.folder)
     say(f"next: ktune report {name} | ktune export {name}")
     return False
 

@@ -105,7 +105,7 @@ def check_scan(
                 f"{name} must be [{', '.join(map(str, shape))}] beside x {_shape(x)} and A {_shape(A)}, "
                 f'got {_shape(tensor)}; ktune.nn.selective_scan(..., layout="BDL") takes tensors with time last'
             )
-    _check_alike("x", x, {name: tensor for name, (tensor, _) in wanted.items()})
+    _check_alike(x, {name: tensor for name, (tensor, _) in wanted.items()})
 
 
 def check_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
@@ -114,15 +114,15 @@ def check_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
         raise UsageError(f"x must be [..., K] and weight [N, K], got {_shape(x)} and {_shape(weight)}")
     if bias is not None and tuple(bias.shape) != (weight.shape[0],):
         raise UsageError(f"bias must be [{weight.shape[0]}] beside weight {_shape(weight)}, got {_shape(bias)}")
-    _check_alike("x", x, {"weight": weight} if bias is None else {"weight": weight, "bias": bias})
+    _check_alike(x, {"weight": weight} if bias is None else {"weight": weight, "bias": bias})
 
 
-def _check_alike(first: str, tensor: torch.Tensor, others: dict[str, torch.Tensor]) -> None:
-    for name, other in {first: tensor, **others}.items():
+def _check_alike(x: torch.Tensor, others: dict[str, torch.Tensor]) -> None:
+    for name, other in {"x": x, **others}.items():
         if other.dtype != torch.float32:
             raise UsageError(f"{name} must be float32, got {other.dtype}; call .float() on it, or use autocast")
-        if other.device != tensor.device:
-            raise UsageError(f"{name} is on {other.device}, {first} on {tensor.device}; move them to one device")
+        if other.device != x.device:
+            raise UsageError(f"{name} is on {other.device}, x on {x.device}; move them to one device")
 
 
 def _suitable(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

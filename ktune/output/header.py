@@ -7,12 +7,11 @@ from pathlib import Path
 
 from ktune.core.errors import UsageError
 from ktune.core.identity import digest, value_text
-from ktune.core.model import Source
 from ktune.output.c_text import comment, identifier, integer, macro, require_distinct, string
 from ktune.output.facts import Setting, facts, settings
 from ktune.output.files import write_file
 from ktune.output.provenance import provenance_lines
-from ktune.output.summary import source_note
+from ktune.output.summary import unmeasured_note
 from ktune.output.winner import Winner
 from ktune.study.naming import gpu_slug
 
@@ -88,10 +87,8 @@ def _head(family: str, entries: dict[str, Winner]) -> list[str]:
 
 
 def _origin(entries: dict[str, Winner]) -> str:
-    found = [winner.measurement for winner in entries.values()]
-    if all(m.source is Source.MEASURED for m in found):
-        return "as tuned and verified"
-    return f"not as measured or verified here, its figures are {source_note(found)}"
+    note = unmeasured_note(winner.measurement for winner in entries.values())
+    return f"not as measured or verified here, its figures are {note}" if note else "as tuned and verified"
 
 
 def _entry_choice(family: str, entries: dict[str, Winner]) -> list[str]:

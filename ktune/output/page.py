@@ -7,7 +7,7 @@ from html import escape
 
 from ktune import __version__
 from ktune.core.identity import value_text
-from ktune.core.model import Measurement, Problem, Source
+from ktune.core.model import Measurement, Problem
 from ktune.output.charts import bars
 from ktune.output.columns import glossary
 from ktune.output.figures import marginal_figure, trial_figure
@@ -25,6 +25,7 @@ from ktune.output.summary import (
     source_mark,
     source_note,
     status_counts,
+    unmeasured_note,
 )
 from ktune.study.verdict import Speed
 
@@ -35,8 +36,8 @@ TOP = 20
 def html_page(report: Report) -> str:
     """The whole page. Everything that comes from a family, a compiler or a user is escaped."""
     body = [f"<h1>{escape(report.family.name)}</h1>", paragraph(report.family.summary, "lead")]
-    if any(m.source is not Source.MEASURED for m in report.measurements):
-        body.append(paragraph(f"Not a measurement: {source_note(report.measurements)}.", "warning"))
+    if note := unmeasured_note(report.measurements):
+        body.append(paragraph(f"Not a measurement: {note}.", "warning"))
     if not report.measurements:
         body.append(paragraph("Nothing measured yet."))
     for problem in report.problems:

@@ -147,6 +147,12 @@ def source_note(measurements: Iterable[Measurement]) -> str:
     return "; ".join(notes) if notes else "no figures"
 
 
+def unmeasured_note(measurements: Iterable[Measurement]) -> str:
+    """The `source_note` of figures that were not all measured; nothing of others."""
+    found = list(measurements)
+    return source_note(found) if source_mark(found) else ""
+
+
 def source_mark(measurements: Iterable[Measurement]) -> str:
     """What every line with a figure ends with: ` (replayed)`; nothing if all were measured."""
     sources = {m.source for m in measurements} - {Source.MEASURED}

@@ -130,18 +130,7 @@ def find_table(name: str, family: str, problem: Problem) -> RecordedTable:
     UsageError if there is none, or if it is of another family or problem.
     """
     if is_file_name(name):
-        table = read_table(name)
-        if table.family != family:
-            raise UsageError(
-                f"{name} holds {table.family} {table.problem.label}, not {family}; search {table.family}, or give "
-                "another file"
-            )
-        if table.problem != problem:
-            raise UsageError(
-                f"{name} holds {table.family} {table.problem.label}, not {family} {problem.label}; leave --problem "
-                "out, or give another file"
-            )
-        return table
+        return table_of_file(name, family, problem)
     path = tables_folder() / table_name(family, problem, name)
     if not path.is_file():
         names = ", ".join(path.name.removesuffix(ENDING) for path in shipped_tables()) or "none"
@@ -150,6 +139,22 @@ def find_table(name: str, family: str, problem: Problem) -> RecordedTable:
             f"--replay also takes a file: {_REMEDY}"
         )
     return read_table(path)
+
+
+def table_of_file(name: str, family: str, problem: Problem | None = None) -> RecordedTable:
+    """The table of a file. UsageError if it is of another family, or of another problem than one that is given."""
+    table = read_table(name)
+    if table.family != family:
+        raise UsageError(
+            f"{name} holds {table.family} {table.problem.label}, not {family}; search {table.family}, or give "
+            "another file"
+        )
+    if problem is not None and table.problem != problem:
+        raise UsageError(
+            f"{name} holds {table.family} {table.problem.label}, not {family} {problem.label}; leave --problem "
+            "out, or give another file"
+        )
+    return table
 
 
 def _text(table: RecordedTable) -> str:
