@@ -56,6 +56,7 @@ from ktune.recorded.table import RecordedTable, read_table, shipped_tables
 # One for each compiler of a GPU machine with 16 cores and a few more, as CudaEvaluator keeps them.
 IN_FLIGHT = 20
 NOISE_PERCENT = 0.5
+SOURCE = "simulated from a recording"
 
 
 def main() -> int:
@@ -169,10 +170,11 @@ def tell_endings(endings: Sequence[Ending]) -> int:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Each row says at its end that nothing in it was measured."""
     with path.open("w", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(rows)
+        writer.writerow([*columns, "source"])
+        writer.writerows([*row, SOURCE] for row in rows)
 
 
 if __name__ == "__main__":
