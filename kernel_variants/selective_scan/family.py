@@ -14,7 +14,10 @@ from ktune.api import (
 )
 from ktune.core.model import Configuration, Problem, Value
 
+MULTIPROCESSORS = 132
 SMEM_PER_BLOCK = 227 * 1024
+SMEM_PER_MULTIPROCESSOR = 228 * 1024
+SMEM_RESERVED = 1024
 REGISTER_FLOATS = 200
 BODY_INSTRUCTIONS = 2600
 PIPED_STEPS = 4
@@ -51,6 +54,10 @@ def piped_bytes(block_size: int, threads_per_pair: int, tile_l: int, stages: int
     return stages * stage + (2 * block_size * tile_l * 4 if reduction == "shared" else 0)
 
 
+def block_count(block_size: int, threads_per_pair: int, B: int, D: int) -> int:
+    return B * -(-D // (block_size // threads_per_pair))
+
+
 def batch_steps(prefetch: int, reduction: str, threads_per_pair: int) -> int:
     """Time steps that the direct kernel loads together."""
     return prefetch or group_steps(reduction, threads_per_pair)
@@ -83,7 +90,7 @@ def plan(configuration: Configuration, problem: Problem) -> Plan:
         tile_l, stages = configuration.integer("tile_l"), configuration.integer("stages")
         smem = bytes_of(block, threads_per_pair, tile_l, stages, reduction, problem["N"])
     threads = block + (32 * configuration.integer("helpers") if "helpers" in configuration else 0)
-    blocks = problem["B"] * -(-problem["D"] // (block // threads_per_pair))
+    blocks = block_count(block, threads_per_pair, problem["B"], problem["D"])
     arguments = ("x", "delta", "A", "B_t", "C_t", "skip", "y", Scalar(problem["L"]), Scalar(problem["D"]))
     kernel = f"selective_scan_{configuration['algorithm']}"
     return Plan((KernelLaunch(kernel, (blocks, 1, 1), (threads, 1, 1), arguments, smem),))
@@ -107,14 +114,14 @@ def outputs(problem: Problem) -> tuple[Tensor, ...]:
 
 def constants(configuration: Configuration, problem: Problem) -> dict[str, int]:
     """N is always compiled in; D only where static_d asks for it (0: an argument)."""
-    return {"N": problem["N"], "D": problem["D"] if configuration["static_d"] else 0}
+    return {"N": problem["N"], "D": problem["D"] if configuration.get("static_d") else 0}
 
 
 def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
     """One step, and a length one past two tiles; with D an argument, also channels that no block divides."""
     width = configuration.integer("vector_width") if "vector_width" in configuration else 4
     pairs = configuration.integer("block_size") // configuration.integer("threads_per_pair")
-    channels = problem["D"] if configuration["static_d"] else pairs + width
+    channels = problem["D"] if configuration.get("static_d") else pairs + width
     long = 2 * configuration.integer("tile_l") + 1 if "tile_l" in configuration else 35
     return (
         family.problem(B=3, L=1, D=channels, N=problem["N"]),
@@ -167,7 +174,8 @@ family = Family(
             "reduction",
             ("shuffle", "transposed", "shared"),
             "shuffle",
-            "sum over a pair's threads: step by step, for threads_per_pair steps at once, or through shared memory",
+            "sum over a pair's threads: step by step, for threads_per_pair steps at once, or through shared memory "
+            "(with helper warps, a pair's threads are then lanes of several warps, and the helpers sum)",
             label="sum",
         ),
         Parameter(
@@ -188,13 +196,6 @@ family = Family(
             when={"algorithm": ("staged",)},
             label="regs",
         ),
-        Parameter(
-            "lanes",
-            ("pairs", "channels"),
-            "pairs",
-            "a pair's threads are lanes of one warp, or of several warps whose lanes are 32 channels",
-            when=PIPED,
-        ),
         Parameter("helpers", (1, 2, 4), 4, "helper warps, which copy, sum and store", when=PIPED),
         Parameter("exp_ahead", (0, 1, 2), 2, "steps that exponentials are taken ahead", when=PIPED, label="early"),
         Parameter("row_ahead", (1, 2, 4), 4, "steps that B and C are loaded ahead", when=PIPED, label="rows"),
@@ -209,7 +210,13 @@ family = Family(
             label="vec",
         ),
         Parameter("exp", ("expf", "exp2f", "ex2"), "expf", "expf, exp2f of a prescaled argument, or ex2.approx.ftz"),
-        Parameter("static_d", (False, True), False, "compile the number of channels in"),
+        Parameter(
+            "static_d",
+            (False, True),
+            False,
+            "compile the number of channels in",
+            when={"algorithm": ("direct", "staged")},
+        ),
         Parameter(
             "fast_math", (False, True), False, "--use_fast_math", flags={True: ("--use_fast_math",)}, label="fast"
         ),
@@ -279,16 +286,25 @@ family = Family(
             lambda helpers, block_size, threads_per_pair: block_size // threads_per_pair in (32, 64, 128),
         ),
         Rule(
-            "a warp whose lanes are channels takes one of threads_per_pair > 1 parts, which helper warps sum",
-            lambda lanes, block_size, threads_per_pair, reduction: (
-                lanes == "pairs"
-                or (threads_per_pair > 1 and block_size // 32 % threads_per_pair == 0 and reduction == "shared")
+            "with helper warps several steps are reduced at once, and a warp that sums holds at least 4 channels",
+            lambda helpers, threads_per_pair, reduction: (
+                threads_per_pair == 1 or reduction == "shared" or (reduction == "transposed" and threads_per_pair <= 8)
             ),
         ),
         Rule(
-            "a warp with helpers holds at least 4 channels side by side, and reduces several steps at once",
-            lambda lanes, threads_per_pair, reduction: (
-                (lanes == "channels" or threads_per_pair <= 8) and (threads_per_pair == 1 or reduction != "shuffle")
+            f"more than one block runs on a multiprocessor: the grid has that many for each of {MULTIPROCESSORS}",
+            lambda min_blocks, block_size, threads_per_pair, B, D: (
+                min_blocks == 1
+                or block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
+            ),
+        ),
+        Rule(
+            f"min_blocks blocks fit in the {SMEM_PER_MULTIPROCESSOR} bytes of a multiprocessor, {SMEM_RESERVED} of each "
+            "reserved",
+            lambda helpers, min_blocks, block_size, threads_per_pair, tile_l, stages, reduction, N: (
+                min_blocks == 1
+                or min_blocks * (piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) + SMEM_RESERVED)
+                <= SMEM_PER_MULTIPROCESSOR
             ),
         ),
         Rule(

@@ -10,7 +10,8 @@
 
 namespace scan {
 
-constexpr bool kChannelLanes = config::kLanes == config::Lanes::channels;
+// A pair's parts lie in kThreadsPerPair warps whose lanes are 32 channels, and helper warps sum them; otherwise they are
+// lanes of one warp, which sums them itself.
 constexpr bool kHelpersSum = config::kReduction == config::Reduction::shared;
 constexpr int kTileL = config::kTileL;
 constexpr int kStages = config::kStages;
@@ -39,10 +40,8 @@ static_assert(kHelperRows % kSteps == 0, "a helper warp sums whole groups of ste
 static_assert(kPairsPerBlock % 32 == 0, "a helper's lanes are channels");
 static_assert(kN % 4 == 0, "rows of B and C are whole 16-byte vectors");
 static_assert(kN % kThreadsPerPair == 0, "parts are whole states");
-static_assert(config::kD % 4 == 0, "rows of x and delta start at multiples of 16 bytes");
-static_assert(kChannelLanes ? kWarps % kThreadsPerPair == 0 && kHelpersSum || kThreadsPerPair == 1
-                            : kPairsPerWarp % 4 == 0,
-              "the parts of a pair are lanes of a warp, at least 4 channels side by side, or warps of the block");
+static_assert(kHelpersSum ? kWarps % kThreadsPerPair == 0 : kPairsPerWarp % 4 == 0,
+              "the parts of a pair are warps of the block, or lanes of a warp, at least 4 channels side by side");
 static_assert(kHelpersSum || kBody % kGroup == 0, "a body holds whole groups of the reduction");
 static_assert(kStages >= 2, "a tile lands while another is computed");
 
@@ -61,7 +60,7 @@ __device__ __forceinline__ void meet(int barrier) {
 
 __device__ __forceinline__ Place place_of_thread() {
   Place place;
-  if constexpr (kChannelLanes) {
+  if constexpr (kHelpersSum) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
     place.part = warp % kThreadsPerPair;
     place.pair = warp / kThreadsPerPair * 32 + static_cast<int>(threadIdx.x) % 32;
@@ -93,9 +92,9 @@ __device__ __forceinline__ void load_column(float (&to)[kSteps], const float* fr
 // Offset in a stage, in floats, of what the lane passes to load_column for the tile's first steps of x.
 __device__ __forceinline__ int column_offset(const Place& place) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int first = place.pair - (kChannelLanes ? lane : lane % kPairsPerWarp);
+  const int first = place.pair - (kHelpersSum ? lane : lane % kPairsPerWarp);
   const int word = 4 * (lane % 8);
-  return lane / 8 * kRow + first + (kChannelLanes ? word : word % kPairsPerWarp);
+  return lane / 8 * kRow + first + (kHelpersSum ? word : word % kPairsPerWarp);
 }
 
 // What is under way between loading and use; the index of a step is its number modulo kRing.
@@ -239,11 +238,6 @@ struct Compute {
 
 // ---- helper warps
 
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 __device__ __forceinline__ void copy_16(float* to, const float* from) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
@@ -297,10 +291,8 @@ struct Helper {
         for (int i = 0; i < kSteps; ++i) total[i] = stage[(step + i) * kRow + column + lane] * skip[column / 32];
 #pragma unroll
         for (int part = 0; part < kThreadsPerPair; ++part) {
-          const int pair = column + lane;
-          const int warp = kChannelLanes ? column / 32 * kThreadsPerPair + part : pair / kPairsPerWarp;
-          const int place = kChannelLanes ? lane : part * kPairsPerWarp + pair % kPairsPerWarp;
-          const float4 v = *reinterpret_cast<const float4*>(from + (warp * kTileL * 32 + (step * 32 + place * kSteps)));
+          const int warp = column / 32 * kThreadsPerPair + part;
+          const float4 v = *reinterpret_cast<const float4*>(from + (warp * kTileL * 32 + (step * 32 + lane * kSteps)));
           total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
         }
 #pragma unroll
@@ -320,7 +312,7 @@ struct Helper {
 #pragma unroll
     for (int tile = 0; tile < kStages; ++tile) {
       copy(tile, tile * kTileL, length - tile * kTileL);
-      asm volatile("cp.async.commit_group;" ::: "memory");
+      commit_copies();
     }
     wait_copies<kStages - 1>();
     arrive(kReady);
@@ -336,7 +328,7 @@ struct Helper {
         __syncwarp();  // every lane has read x before its rows are filled again
       }
       copy(slot, t + kStages * kTileL, rows - kStages * kTileL);
-      asm volatile("cp.async.commit_group;" ::: "memory");
+      commit_copies();
       wait_copies<kStages - 2>();
       if (tile + 2 <= tiles) arrive(kReady + tile % 2);
       slot = slot + 1 == kStages ? 0 : slot + 1;
@@ -349,10 +341,9 @@ struct Helper {
 extern "C" __global__ void __launch_bounds__(scan::kThreads, config::kMinBlocks)
 selective_scan_piped(const float* __restrict__ x, const float* __restrict__ delta, const float* __restrict__ a,
                      const float* __restrict__ b, const float* __restrict__ c, const float* __restrict__ skip,
-                     float* __restrict__ y, int length, int channels_given) {
+                     float* __restrict__ y, int length, int channels) {
   using namespace scan;
   extern __shared__ __align__(16) float stages[];
-  const int channels = config::kD > 0 ? static_cast<int>(config::kD) : channels_given;
   const int blocks_per_batch = (channels + kPairsPerBlock - 1) / kPairsPerBlock;
   const int batch = static_cast<int>(blockIdx.x) / blocks_per_batch;
   const int first = static_cast<int>(blockIdx.x) % blocks_per_batch * kPairsPerBlock;

@@ -34,13 +34,6 @@ __device__ __forceinline__ void copy_async(float* to, const float* from, int val
   }
 }
 
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-
-template <int kPending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 // kTileL rows of kColumns floats into shared rows of kToStride. Rows from `rows` on and columns from `columns` on
 // are filled with zeros (checked only if kGuarded). Where whole rows fall to the block in each pass, a thread's
 // addresses differ by constants from pass to pass.

@@ -8,7 +8,7 @@ from ktune.core.identity import digest
 from ktune.core.model import Variant
 from ktune.core.prelude import variant_flags
 
-_RECIPE = "ktune build 1"
+_RECIPE = "ktune build 2"
 
 
 def nvcc_flags(family: Family, variant: Variant) -> tuple[str, ...]:

@@ -32,12 +32,16 @@ class Compile:
 
 
 def build_file(compiles: Sequence[Compile], toolchain: Toolchain, timeout_s: float) -> str:
-    """The text of build.ninja. Each unit's folder receives cubin, log, `started` and `exit_code`."""
+    """The text of build.ninja. Each unit's folder receives cubin, log, `started` and `exit_code`.
+
+    The compiler sees no path that depends on the machine: nvcc 13.0 makes other code of one source where the paths of
+    its source or of its temporary files differ in length.
+    """
     nvcc = f"{_time_limit(toolchain, timeout_s)}{shlex.quote(str(toolchain.nvcc))}"
     lines = [
         "rule nvcc",
-        f"  command = cd $unit && : > {STARTED} && {{ {_escaped(nvcc)} $flags {SOURCE} -o {CUBIN}; }} > {LOG} 2>&1; "
-        f"code=$$?; echo $$code > {EXIT_CODE}; exit $$code",
+        f"  command = cd $unit && : > {STARTED} && {{ TMPDIR=. {_escaped(nvcc)} -x cu $flags - -o {CUBIN} "
+        f"< {SOURCE}; }} > {LOG} 2>&1; code=$$?; echo $$code > {EXIT_CODE}; exit $$code",
         "  description = $unit",
     ]
     for unit in compiles:
@@ -67,13 +71,11 @@ class NinjaRun:
 
     def __init__(self, folder: Path, text: str, toolchain: Toolchain, jobs: int) -> None:
         (folder / "build.ninja").write_text(text)
-        temporary = folder / "tmp"
-        temporary.mkdir()
         # One failure must not hold back the others: -k 0.
         self._process = subprocess.Popen(
             [str(toolchain.ninja), "-k", "0", "-j", str(jobs)],
             cwd=folder,
-            env={**toolchain.environment(), "NINJA_STATUS": _FINISHED, "TERM": "dumb", "TMPDIR": str(temporary)},
+            env={**toolchain.environment(), "NINJA_STATUS": _FINISHED, "TERM": "dumb"},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

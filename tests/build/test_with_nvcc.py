@@ -143,3 +143,18 @@ def test_serialised_tensor_core_instructions_are_refused(tmp_path: Path, toolcha
     result = build(loaded, toolchain, own_cache, [case(loaded, 1)])[0]
     assert result.status is Status.BUILD_FAILED
     assert "serialized" in result.detail
+
+
+def test_the_code_does_not_depend_on_where_it_is_compiled(toolchain: Toolchain, tmp_path: Path) -> None:
+    """nvcc 13.0 makes two codes of this variant, of 92 and 107 registers, by the length of the paths that it sees."""
+    loaded = load_family("selective_scan")
+    problem = loaded.named_problems["record"]
+    given = {"algorithm": "staged", "block_size": 64, "threads_per_pair": 4, "reduction": "shared", "tile_l": 64}
+    given |= {"stages": 4, "register_prefetch": True, "unroll": 4, "vector_width": 4, "exp": "ex2", "static_d": True}
+    variant = make_variant(loaded.family, Space(loaded.family, [problem]).complete(given), problem)
+    digests = set()
+    for length in range(1, 96, 9):
+        (result,) = build(loaded, toolchain, tmp_path / ("x" * length), [variant])
+        assert result.facts is not None, result.detail
+        digests.add(result.facts.code_digest)
+    assert len(digests) == 1
