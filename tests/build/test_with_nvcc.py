@@ -1,5 +1,6 @@
 """Builds by the real compiler: every step from a family's folder to a cubin that can be trusted."""
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -145,16 +146,17 @@ def test_serialised_tensor_core_instructions_are_refused(tmp_path: Path, toolcha
     assert "serialized" in result.detail
 
 
-def test_the_code_does_not_depend_on_where_it_is_compiled(toolchain: Toolchain, tmp_path: Path) -> None:
-    """nvcc 13.0 makes two codes of this variant, of 92 and 107 registers, by the length of the paths that it sees."""
+def test_the_code_does_not_depend_on_where_it_is_compiled(toolchain: Toolchain) -> None:
+    """nvcc 13.0 gives this variant 107 registers where it sees paths of a certain length, short ones, and else 92."""
     loaded = load_family("selective_scan")
     problem = loaded.named_problems["record"]
     given = {"algorithm": "staged", "block_size": 64, "threads_per_pair": 4, "reduction": "shared", "tile_l": 64}
     given |= {"stages": 4, "register_prefetch": True, "unroll": 4, "vector_width": 4, "exp": "ex2", "static_d": True}
     variant = make_variant(loaded.family, Space(loaded.family, [problem]).complete(given), problem)
     digests = set()
-    for length in range(1, 96, 9):
-        (result,) = build(loaded, toolchain, tmp_path / ("x" * length), [variant])
+    for length in (1, 12, 24, 70):
+        with tempfile.TemporaryDirectory() as folder:
+            (result,) = build(loaded, toolchain, Path(folder) / ("x" * length), [variant])
         assert result.facts is not None, result.detail
         digests.add(result.facts.code_digest)
     assert len(digests) == 1
