@@ -1,6 +1,6 @@
 """Search the same space with several seeds, each search knowing nothing of the others, and race their winners.
 
-    python benchmarks/repeat_search.py FAMILY [--problem NAME] [--seeds 0 1 2] [--trials 200] [--output FILE.json]
+    python benchmarks/repeat_search.py FAMILY [--problem NAME] [--seeds 0 1 2] [--trials 200] [--keep FOLDER] [--output FILE.json]
 
 It prints each search's winner and tied set, whether the other winners are in that set, and how the winners compare in
 one race in two processes, with the noise floor of that race. It exits with 1 unless all winners are tied in the race.
@@ -39,7 +39,7 @@ class Search:
 
 
 def search(family: str, problem: str, seed: int, trials: int, results: Path) -> Search:
-    """One search in a folder of its own, so that it is seeded with no other's winner."""
+    """One search in a folder of its own, so that it is seeded with no other's winner. A finished study says so."""
     command = [sys.executable, "-m", "ktune", "search", family, "--seed", str(seed), "--trials", str(trials)]
     command += ["--results", str(results), *(["--problem", problem] if problem else [])]
     done = subprocess.run(command, check=False)
@@ -72,13 +72,15 @@ def main() -> None:
     parser.add_argument("--problem", default="")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--keep", type=Path)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     loaded = load_family(options.family)
     searches = []
     for seed in options.seeds:
         with tempfile.TemporaryDirectory(prefix="ktune-repeat-") as folder:
-            searches.append(search(options.family, options.problem, seed, options.trials, Path(folder)))
+            results = options.keep / f"seed{seed}" if options.keep else Path(folder)
+            searches.append(search(options.family, options.problem, seed, options.trials, results))
     raced, noise = race_winners(loaded, searches)
     report = summary(loaded, searches, raced, noise)
     print("\n".join(lines(report)))
