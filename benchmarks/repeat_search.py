@@ -1,6 +1,7 @@
 """Search the same space with several seeds, each search knowing nothing of the others, and race their winners.
 
-    python benchmarks/repeat_search.py FAMILY [--problem NAME] [--seeds 0 1 2] [--trials 200] [--keep FOLDER] [--output FILE.json]
+    python benchmarks/repeat_search.py FAMILY [--problem NAME] [--seeds 0 1 2] [--trials 200] [--keep FOLDER]
+                                       [--output FILE.json]
 
 It prints each search's winner and tied set, whether the other winners are in that set, and how the winners compare in
 one race in two processes, with the noise floor of that race. It exits with 1 unless all winners are tied in the race.

@@ -114,14 +114,14 @@ def outputs(problem: Problem) -> tuple[Tensor, ...]:
 
 def constants(configuration: Configuration, problem: Problem) -> dict[str, int]:
     """N is always compiled in; D only where static_d asks for it (0: an argument)."""
-    return {"N": problem["N"], "D": problem["D"] if configuration.get("static_d") else 0}
+    return {"N": problem["N"], "D": problem["D"] if configuration["static_d"] else 0}
 
 
 def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
     """One step, and a length one past two tiles; with D an argument, also channels that no block divides."""
     width = configuration.integer("vector_width") if "vector_width" in configuration else 4
     pairs = configuration.integer("block_size") // configuration.integer("threads_per_pair")
-    channels = problem["D"] if configuration.get("static_d") else pairs + width
+    channels = problem["D"] if configuration["static_d"] else pairs + width
     long = 2 * configuration.integer("tile_l") + 1 if "tile_l" in configuration else 35
     return (
         family.problem(B=3, L=1, D=channels, N=problem["N"]),
@@ -210,13 +210,7 @@ family = Family(
             label="vec",
         ),
         Parameter("exp", ("expf", "exp2f", "ex2"), "expf", "expf, exp2f of a prescaled argument, or ex2.approx.ftz"),
-        Parameter(
-            "static_d",
-            (False, True),
-            False,
-            "compile the number of channels in",
-            when={"algorithm": ("direct", "staged")},
-        ),
+        Parameter("static_d", (False, True), False, "compile the number of channels in"),
         Parameter(
             "fast_math", (False, True), False, "--use_fast_math", flags={True: ("--use_fast_math",)}, label="fast"
         ),

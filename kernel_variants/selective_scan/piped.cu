@@ -40,6 +40,7 @@ static_assert(kHelperRows % kSteps == 0, "a helper warp sums whole groups of ste
 static_assert(kPairsPerBlock % 32 == 0, "a helper's lanes are channels");
 static_assert(kN % 4 == 0, "rows of B and C are whole 16-byte vectors");
 static_assert(kN % kThreadsPerPair == 0, "parts are whole states");
+static_assert(config::kD % 4 == 0, "rows of x and delta start at multiples of 16 bytes");
 static_assert(kHelpersSum ? kWarps % kThreadsPerPair == 0 : kPairsPerWarp % 4 == 0,
               "the parts of a pair are warps of the block, or lanes of a warp, at least 4 channels side by side");
 static_assert(kHelpersSum || kBody % kGroup == 0, "a body holds whole groups of the reduction");
@@ -341,9 +342,10 @@ struct Helper {
 extern "C" __global__ void __launch_bounds__(scan::kThreads, config::kMinBlocks)
 selective_scan_piped(const float* __restrict__ x, const float* __restrict__ delta, const float* __restrict__ a,
                      const float* __restrict__ b, const float* __restrict__ c, const float* __restrict__ skip,
-                     float* __restrict__ y, int length, int channels) {
+                     float* __restrict__ y, int length, int channels_given) {
   using namespace scan;
   extern __shared__ __align__(16) float stages[];
+  const int channels = config::kD > 0 ? static_cast<int>(config::kD) : channels_given;
   const int blocks_per_batch = (channels + kPairsPerBlock - 1) / kPairsPerBlock;
   const int batch = static_cast<int>(blockIdx.x) / blocks_per_batch;
   const int first = static_cast<int>(blockIdx.x) % blocks_per_batch * kPairsPerBlock;
