@@ -288,17 +288,15 @@ family = Family(
         Rule(
             f"more than one block runs on a multiprocessor: the grid has that many for each of {MULTIPROCESSORS}",
             lambda min_blocks, block_size, threads_per_pair, B, D: (
-                min_blocks == 1
-                or block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
+                min_blocks == 1 or block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
             ),
         ),
         Rule(
-            f"min_blocks blocks fit in the {SMEM_PER_MULTIPROCESSOR} bytes of a multiprocessor, {SMEM_RESERVED} of each "
-            "reserved",
+            f"min_blocks blocks fit in the {SMEM_PER_MULTIPROCESSOR} bytes of a multiprocessor, with "
+            f"{SMEM_RESERVED} reserved for each",
             lambda helpers, min_blocks, block_size, threads_per_pair, tile_l, stages, reduction, N: (
-                min_blocks == 1
-                or min_blocks * (piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) + SMEM_RESERVED)
-                <= SMEM_PER_MULTIPROCESSOR
+                piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N)
+                <= SMEM_PER_MULTIPROCESSOR // min_blocks - SMEM_RESERVED
             ),
         ),
         Rule(
