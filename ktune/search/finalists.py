@@ -1,4 +1,4 @@
-"""From the search's short times to a winner: simplify the leader, choose the finalists, measure them in full."""
+"""From the search's short times to a winner: look around the leader and simplify it, choose the finalists, race them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from ktune.study.ranking import eligible_time_us, latest, rank
 
 MOST = 10
 LEAST = 5
+# How often the points one step from the leader are measured, as long as another one leads then.
+ROUNDS = 3
 # Of the leader's short time; what is nearer is for the races to tell.
 NEAR = 1.10
 # Short times that are further apart than this need no race to tell which is the faster.
@@ -51,7 +53,7 @@ class Finalists:
 
     def _decide(self) -> None:
         """A finalist that fails is out, the next fastest takes its place, and the races are run again."""
-        always = (self._space.default, self._simplified())
+        always = (self._space.default, self._looked_around())
         attempted: set[Configuration] = set()
         while missing := self._missing(always):
             if self._racing is not None:
@@ -91,6 +93,20 @@ class Finalists:
         here = self._recorder.evaluator.environment.gpu_uuid
         return [m for m in chosen if m.variant not in full or _gpu(full[m.variant]) != here]
 
+    def _looked_around(self) -> Configuration:
+        """The leader without needless parameters, when what lies one step from it and from the leader is measured."""
+        point = self._simplified()
+        for _ in range(ROUNDS):
+            leader = [m.variant.configuration for m in self._ranked()[:1]]
+            around = [near for centre in (*leader, point) for near in self._space.neighbours(centre)]
+            known = self._known()
+            new = [near for near in dict.fromkeys(around) if near not in known]
+            if not leader or not new:
+                break
+            self._measure_extra(new, "neighbours")
+            point = self._simplified()
+        return point
+
     def _simplified(self) -> Configuration:
         """The leader without needless parameters; the default if there is no leader."""
         leader = next(iter(self._ranked()), None)
@@ -117,13 +133,15 @@ class Finalists:
             found.update((m.variant.configuration, m) for m in raced)
         return found
 
-    def _measure_extra(self, points: Sequence[Configuration]) -> Mapping[Configuration, Measurement]:
+    def _measure_extra(
+        self, points: Sequence[Configuration], phase: str = "simplify"
+    ) -> Mapping[Configuration, Measurement]:
         """The short measurements of points, those of new ones beyond the study's total; some may be lacking."""
         known = self._known()
         new = [point for point in points if point not in known]
         if new:
-            self._recorder.progress.on_phase("simplify", len(new))
-            self._measure("simplify", self._extra_requests(new), len(new))
+            self._recorder.progress.on_phase(phase, len(new))
+            self._measure(phase, self._extra_requests(new), len(new))
             known = self._known()
         return {point: known[point] for point in points if point in known}
 

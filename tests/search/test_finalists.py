@@ -18,6 +18,7 @@ from tests.fake_gpu import FakeEvaluator
 from tests.search.toy_search import (
     InterruptedEvaluator,
     Watcher,
+    fails,
     measure,
     open_toy,
     search_toy,
@@ -79,6 +80,25 @@ def test_finalists_race_twice_the_second_time_in_a_fresh_process_with_a_copy_of_
     assert len({e.variant for e in others}) == len(others) >= 4
     assert toy_space().default in [e.variant.configuration for e in others if e.variant]
     assert outcome.final and outcome.winner is not None and outcome.winner.effort is Effort.FULL
+
+
+def test_what_lies_one_step_from_the_winner_was_measured_and_does_not_count_among_the_trials(tmp_path: Path) -> None:
+    gpu, watcher = RacedGpu(), Watcher()
+    outcome = search_toy(tmp_path, 12, gpu, sampler="random", progress=watcher)
+    measured, space = set(searched(gpu)), toy_space()
+    leader = short(tmp_path)[0].variant.configuration
+    assert outcome.winner is not None
+    for centre in (leader, outcome.winner.variant.configuration):
+        assert set(space.neighbours(centre)) <= measured
+    assert outcome.trials_done == 12 < len(measured) < len(space)
+    assert "neighbours" in [phase for phase, _ in watcher.phases]
+
+
+def test_a_search_that_nothing_passed_looks_around_nowhere(tmp_path: Path) -> None:
+    evaluator = FakeEvaluator(fails(Status.WRONG))
+    with pytest.raises(NothingPassed):
+        search_toy(tmp_path, 5, evaluator)
+    assert len(searched(evaluator)) == 5
 
 
 def test_a_full_measurement_keeps_the_samples_of_both_races_and_spans_their_difference(tmp_path: Path) -> None:
