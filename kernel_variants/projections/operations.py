@@ -1,0 +1,28 @@
+"""The library's products, at full fp32 whatever torch is set to."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def matmul_precision(precision: str) -> Iterator[None]:
+    """fp32 matrix products of cuBLAS in "ieee" or "tf32", then as they were before."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    torch.backends.cuda.matmul.fp32_precision = precision
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.fp32_precision = before
+
+
+def gemm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    """out [R, N] = x [R, K] weight [N, K]^T in fp32."""
+    with matmul_precision("ieee"):
+        torch.mm(x, weight.t(), out=out)
+
+
+def join(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor, out: torch.Tensor) -> None:
+    """The three weights one below the other."""
+    torch.cat((first, second, third), out=out)
