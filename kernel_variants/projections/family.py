@@ -176,7 +176,7 @@ family = Family(
             lambda columns, warpgroups, stages, K: wgmma_bytes(columns, stages, warpgroups, K) <= SMEM_PER_BLOCK,
         ),
         Rule(
-            f"the sums of a thread and {REGISTERS_BESIDE_SUMS} more registers fit in the {REGISTERS} of a multiprocessor",
+            f"the sums of a thread and {REGISTERS_BESIDE_SUMS} registers more fit in {REGISTERS} a multiprocessor",
             lambda columns, warpgroups: 128 * warpgroups * (columns // 2 + REGISTERS_BESIDE_SUMS) <= REGISTERS,
         ),
     ),

@@ -56,6 +56,8 @@ __device__ __forceinline__ Parts split(const float4& v) {
 __device__ __forceinline__ Parts split_infinite(const float4& v) {
   const float of[4] = {v.x, v.y, v.z, v.w};
   Parts parts = split(v);
+  // seldom
+  if (fmaxf(fmaxf(fabsf(v.x), fabsf(v.y)), fmaxf(fabsf(v.z), fabsf(v.w))) < INFINITY) return parts;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     if (!isinf(of[i])) continue;

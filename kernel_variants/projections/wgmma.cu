@@ -30,10 +30,11 @@ constexpr int kTileBytes = kColumns * kRowBytes;
 constexpr int kStageVectors = 4 * kThreads;
 constexpr int kSums = kColumns / 2;
 // Vectors of the weights that a thread has under way while it splits them.
-constexpr int kAtOnce = 4;
+constexpr int kAtOnce = 8;
 
 static_assert(kColumns % 16 == 0, "a lane stores four neighbours of 16 columns");
 static_assert(kTileBytes % 1024 == 0, "swizzled tiles start at multiples of 1024 bytes");
+static_assert(kThreads / 8 % 16 == 0, "a thread's rows of the weights have one place in 16");
 static_assert(kStages >= 2, "a slice lands while another is multiplied");
 
 struct Sizes {
@@ -59,33 +60,38 @@ struct Weights {
     return nullptr;
   }
 
-  // The block's columns from n0 on, split: slices of tiles [kColumns rows, hi of 32 columns | lo of them].
+  // The block's columns from n0 on, split: slices of tiles [kColumns rows, hi of 32 columns | lo of them]. Eight threads
+  // take a row, 16 bytes of each slice for each of them.
   __device__ void split_into(char* tiles, int n0, const Sizes& sizes) const {
-    const int vectors = sizes.slices() * kColumns * 8;
-    for (int first = static_cast<int>(threadIdx.x); first < vectors; first += kAtOnce * kThreads) {
-      float4 held[kAtOnce];
+    const int first = static_cast<int>(threadIdx.x) / 8;
+    const int eighth = static_cast<int>(threadIdx.x) % 8;
+    const int swizzle = first % 8;
+    // A step from row to row is a multiple of 16, so that this is the thread's place in all of its rows.
+    const int column = first % 8 / 2 * 4 + first % 16 / 8 * 2 + first % 2;
+    const int slices = sizes.slices();
+#pragma unroll 1
+    for (int tile_row = first; tile_row < kColumns; tile_row += kThreads / 8) {
+      const float* from = row(n0 + tile_row / 16 * 16 + column, sizes);
+#pragma unroll 1
+      for (int slice = 0; slice < slices; slice += kAtOnce) {
+        float4 held[kAtOnce];
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int vector = first + i * kThreads;
-        const int tile_row = vector / 8 % kColumns;
-        const int slot = tile_row % 16;
-        const int column = tile_row / 16 * 16 + slot % 8 / 2 * 4 + slot / 8 * 2 + slot % 2;
-        const int k = vector / 8 / kColumns * kDepth + vector % 8 * 4;
-        const float* from = vector < vectors && k < sizes.k ? row(n0 + column, sizes) : nullptr;
-        held[i] = from != nullptr ? *reinterpret_cast<const float4*>(from + k) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-      }
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int k = (slice + i) * kDepth + eighth * 4;
+          held[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+          if (from != nullptr && k < sizes.k) held[i] = *reinterpret_cast<const float4*>(from + k);
+        }
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        const int vector = first + i * kThreads;
-        if (vector >= vectors) break;
-        const int tile_row = vector / 8 % kColumns;
-        const int j = vector % 8 / 4;
-        char* to = tiles + vector / 8 / kColumns * kTileBytes + tile_row * kRowBytes + vector % 4 * 4;
-        const Parts parts = split_infinite(held[i]);
+        for (int i = 0; i < kAtOnce; ++i) {
+          if (slice + i >= slices) break;
+          char* to = tiles + (slice + i) * kTileBytes + tile_row * kRowBytes + eighth % 4 * 4;
+          const Parts parts = split_infinite(held[i]);
 #pragma unroll
-        for (int pair = 0; pair < 2; ++pair) {
-          *reinterpret_cast<unsigned*>(to + ((2 * j + pair) ^ tile_row % 8) * 16) = parts.high[pair];
-          *reinterpret_cast<unsigned*>(to + ((4 + 2 * j + pair) ^ tile_row % 8) * 16) = parts.low[pair];
+          for (int pair = 0; pair < 2; ++pair) {
+            const int chunk = eighth / 4 * 2 + pair;
+            *reinterpret_cast<unsigned*>(to + (chunk ^ swizzle) * 16) = parts.high[pair];
+            *reinterpret_cast<unsigned*>(to + ((4 + chunk) ^ swizzle) * 16) = parts.low[pair];
+          }
         }
       }
     }
@@ -215,6 +221,7 @@ wgmma(const float* __restrict__ x, const float* __restrict__ w_delta, const floa
 #pragma unroll
   for (int i = 0; i + 1 < kStages; ++i) copies.next();
   Weights{w_delta, w_b, w_c}.split_into(tiles, n0, sizes);
+#pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < kColumns; i += kThreads) {
     biases[i] = n0 + i < p_size ? bias[n0 + i] : 0.0f;
   }
