@@ -1,6 +1,7 @@
 """The projections of the selective scan, fp32: delta = softplus(x W_delta^T + bias), B = x W_B^T, C = x W_C^T."""
 
 from ktune.api import (
+    Argument,
     Cost,
     Family,
     KernelLaunch,
@@ -36,35 +37,66 @@ def joined_columns(problem: Problem) -> int:
 
 
 def plan(configuration: Configuration, problem: Problem) -> Plan:
-    return (
-        plan_wgmma(configuration, problem)
-        if configuration["algorithm"] == "wgmma"
-        else plan_cublas(configuration, problem)
+    return {"cublas": plan_cublas, "bf16_gemm": plan_bf16_gemm, "wgmma": plan_wgmma}[str(configuration["algorithm"])](
+        configuration, problem
     )
+
+
+def over_vectors(
+    configuration: Configuration, kernel: str, elements: int, arguments: tuple[Argument, ...]
+) -> KernelLaunch:
+    """A kernel of take_apart.cuh's kind; the number of elements goes behind its tensors."""
+    block = configuration.integer("block_size")
+    per_block = block * configuration.integer("items") * configuration.integer("vector_width")
+    tensors = tuple(a for a in arguments if isinstance(a, str))
+    scalars = arguments[len(tensors) :]
+    return KernelLaunch(
+        kernel, (ceil_div(elements, per_block), 1, 1), (block, 1, 1), (*tensors, Scalar(elements, "int64"), *scalars)
+    )
+
+
+def take_apart(configuration: Configuration, problem: Problem) -> KernelLaunch:
+    elements = problem["R"] * joined_columns(problem)
+    arguments = ("z", "bias", "delta", "B", "C", Scalar(problem["P"]), Scalar(problem["S"]))
+    return over_vectors(configuration, "take_apart", elements, arguments)
 
 
 def plan_cublas(configuration: Configuration, problem: Problem) -> Plan:
-    rows, channels, states, k = (problem[s] for s in "RPSK")
-    block = configuration.integer("block_size")
-    per_block = block * configuration.integer("items") * configuration.integer("vector_width")
     if configuration["products"] == "separate":
         gemms = tuple(TorchOperation("gemm", ("x", f"W_{name}", name)) for name in ("delta", "B", "C"))
-        elements = rows * channels
-        arguments = ("delta", "bias", Scalar(elements, "int64"), Scalar(channels))
-        launch = KernelLaunch("softplus_in_place", (ceil_div(elements, per_block), 1, 1), (block, 1, 1), arguments)
-        return Plan((*gemms, launch))
+        elements = problem["R"] * problem["P"]
+        finish = over_vectors(configuration, "softplus_in_place", elements, ("delta", "bias", Scalar(problem["P"])))
+        return Plan((*gemms, finish))
     columns = joined_columns(problem)
-    elements = rows * columns
-    sizes = (Scalar(elements, "int64"), Scalar(channels), Scalar(states))
-    launch = KernelLaunch(
-        "take_apart",
-        (ceil_div(elements, per_block), 1, 1),
-        (block, 1, 1),
-        ("z", "bias", "delta", "B", "C", *sizes),
-    )
     join = TorchOperation("join", ("W_delta", "W_B", "W_C", "joined"))
-    workspace = (Tensor("joined", (columns, k)), Tensor("z", (rows, columns)))
-    return Plan((join, TorchOperation("gemm", ("x", "joined", "z")), launch), workspace)
+    gemm = TorchOperation("gemm", ("x", "joined", "z"))
+    workspace = (Tensor("joined", (columns, problem["K"])), Tensor("z", (problem["R"], columns)))
+    return Plan((join, gemm, take_apart(configuration, problem)), workspace)
+
+
+def plan_bf16_gemm(configuration: Configuration, problem: Problem) -> Plan:
+    rows, channels, states, k = (problem[s] for s in "RPSK")
+    columns = joined_columns(problem)
+    # (what is split, into what, its rows, from which row on)
+    matrices = (
+        ("x", "x_split", rows, 0),
+        ("W_delta", "w_split", channels, 0),
+        ("W_B", "w_split", states, channels),
+        ("W_C", "w_split", states, channels + states),
+    )
+    splits = tuple(
+        over_vectors(
+            configuration, "split_rows", n * k, (name, to, Scalar(k), Scalar(first), Scalar(int(to == "w_split")))
+        )
+        for name, to, n, first in matrices
+    )
+    gemm = TorchOperation("gemm_bf16", ("x_split", "w_split", "z"))
+    workspace = (
+        Tensor("x_split", (rows, 3 * k), "bfloat16"),
+        Tensor("w_split", (columns, 3 * k), "bfloat16"),
+        Tensor("z", (rows, columns)),
+    )
+    return Plan((*splits, gemm, take_apart(configuration, problem)), workspace)
 
 
 def wgmma_bytes(columns: int, stages: int, warpgroups: int, K: int) -> int:
@@ -96,7 +128,7 @@ def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...
     Outputs of very few elements are left out: where all of them happen to cancel, no sum keeps the normwise rule.
     """
     width = configuration.integer("vector_width")
-    deep = 36 if configuration["algorithm"] == "wgmma" else 33 * width
+    deep = 33 * width if configuration["algorithm"] == "cublas" else 36
     return (
         family.problem(R=1, P=4 * width, S=16, K=4),
         family.problem(R=131, P=40 + width, S=4 + width, K=deep),
@@ -115,6 +147,7 @@ def cost(problem: Problem) -> Cost:
 
 
 CUBLAS = {"algorithm": ("cublas",)}
+LIBRARY = {"algorithm": ("cublas", "bf16_gemm")}
 WGMMA = {"algorithm": ("wgmma",)}
 
 family = Family(
@@ -139,10 +172,10 @@ family = Family(
     parameters=(
         Parameter(
             "algorithm",
-            ("cublas", "wgmma"),
+            ("cublas", "bf16_gemm", "wgmma"),
             "cublas",
-            "products of cuBLAS and one kernel after them; one kernel on Hopper's tensor cores, operands split "
-            "into two bf16 numbers",
+            "products of cuBLAS and one kernel after them; its bf16 product of split operands; one kernel on Hopper's "
+            "tensor cores that splits operands itself",
         ),
         Parameter(
             "products",
@@ -151,8 +184,8 @@ family = Family(
             "a product for each output, or one with the weights joined, in each call",
             when=CUBLAS,
         ),
-        Parameter("block_size", (128, 256, 512), 256, "threads per block", when=CUBLAS, label="block"),
-        Parameter("items", (1, 2, 4, 8), 4, "vectors per thread", when=CUBLAS),
+        Parameter("block_size", (128, 256, 512), 256, "threads per block", when=LIBRARY, label="block"),
+        Parameter("items", (1, 2, 4, 8), 4, "vectors per thread", when=LIBRARY),
         Parameter("columns", (48, 96, 144), 144, "columns of the joined product in a block", when=WGMMA),
         Parameter("warpgroups", (1, 2, 3, 4), 2, "warpgroups of a block, each with 64 rows", when=WGMMA, label="wg"),
         Parameter("stages", (2, 3, 4, 5, 6, 8), 4, "slices of 32 columns of x in shared memory", when=WGMMA),
@@ -166,9 +199,17 @@ family = Family(
         Rule(
             "vector_width divides P and S", lambda vector_width, P, S: P % vector_width == 0 and S % vector_width == 0
         ),
+        Rule(
+            "split rows are whole vectors: with bf16_gemm vector_width divides K",
+            lambda algorithm, vector_width, K: algorithm != "bf16_gemm" or K % vector_width == 0,
+        ),
+        Rule(
+            f"tensor cores cut off as they add: with bf16_gemm K is at most {LONGEST_SUM}",
+            lambda algorithm, K: algorithm != "bf16_gemm" or K <= LONGEST_SUM,
+        ),
         Rule("wgmma reads 16 bytes at once: 4 divides K", lambda columns, K: K % 4 == 0),
         Rule(
-            f"tensor cores cut off as they add: a sum of the products of at most {LONGEST_SUM} columns, K, stays there",
+            f"tensor cores cut off as they add: with wgmma K is at most {LONGEST_SUM}",
             lambda columns, K: K <= LONGEST_SUM,
         ),
         Rule(
@@ -180,7 +221,9 @@ family = Family(
             lambda columns, warpgroups: 128 * warpgroups * (columns // 2 + REGISTERS_BESIDE_SUMS) <= REGISTERS,
         ),
     ),
-    source=lambda configuration: "wgmma.cu" if configuration["algorithm"] == "wgmma" else "epilogue.cu",
+    source=lambda configuration: {"cublas": "epilogue.cu", "bf16_gemm": "bf16_gemm.cu", "wgmma": "wgmma.cu"}[
+        str(configuration["algorithm"])
+    ],
     inputs=lambda problem: (
         Tensor("x", (problem["R"], problem["K"])),
         Tensor("W_delta", (problem["P"], problem["K"])),

@@ -26,3 +26,11 @@ def gemm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
 def join(first: torch.Tensor, second: torch.Tensor, third: torch.Tensor, out: torch.Tensor) -> None:
     """The three weights one below the other."""
     torch.cat((first, second, third), out=out)
+
+
+def gemm_bf16(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:
+    """out [R, N] = x [R, K] weight [N, K]^T, bf16 to fp32."""
+    if x.is_cuda:
+        torch.mm(x, weight.t(), out_dtype=torch.float32, out=out)
+    else:
+        torch.mm(x.float(), weight.float().t(), out=out)

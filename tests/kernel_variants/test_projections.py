@@ -228,6 +228,7 @@ def test_softplus_is_exact_to_a_millionth_and_overflows_nowhere(execute):
     "chosen",
     [
         {"algorithm": "cublas"},
+        {"algorithm": "bf16_gemm", "vector_width": 4},
         {"algorithm": "wgmma", "vector_width": 4},
         {"algorithm": "wgmma", "warpgroups": 3, "stages": 3, "fast_math": True},
         {"algorithm": "wgmma", "columns": 96, "warpgroups": 3},
