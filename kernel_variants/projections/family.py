@@ -110,8 +110,8 @@ def plan_wgmma(configuration: Configuration, problem: Problem) -> Plan:
         configuration.integer(name) for name in ("columns", "stages", "warpgroups", "blocks")
     )
     parts = ceil_div(joined_columns(problem), columns)
-    # No more blocks than there are tiles for, so that each warpgroup but the last few has one.
-    row_blocks = min(max(1, blocks // parts), ceil_div(ceil_div(problem["R"], TILE_ROWS), groups))
+    # No more blocks than there are tiles for.
+    row_blocks = min(max(1, blocks // parts), ceil_div(problem["R"], TILE_ROWS))
     launch = KernelLaunch(
         "wgmma",
         (parts * row_blocks, 1, 1),

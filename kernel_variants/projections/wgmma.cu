@@ -215,7 +215,8 @@ wgmma(const float* __restrict__ x, const float* __restrict__ w_delta, const floa
   const int n0 = static_cast<int>(blockIdx.x) % parts * kColumns;
   const int row_blocks = static_cast<int>(gridDim.x) / parts;
   const int group = static_cast<int>(threadIdx.x) / 128;
-  const int first_tile = static_cast<int>(blockIdx.x) / parts * kGroups + group;
+  // What is left after whole rounds is spread over the blocks.
+  const int first_tile = group * row_blocks + static_cast<int>(blockIdx.x) / parts;
 
   Copies copies{x, sizes, ring + threadIdx.x, first_tile, row_blocks * kGroups};
 #pragma unroll

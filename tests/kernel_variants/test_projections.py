@@ -160,7 +160,7 @@ def test_blocks_share_the_rows_of_every_part_of_the_columns():
         (launch,) = FAMILY.plan(Space(FAMILY, [record]).complete(chosen), record).launches
         assert launch.grid == (132 // parts * parts, 1, 1)
     few = problem(100, 256, 16, 256)
-    (launch,) = FAMILY.plan(Space(FAMILY, [few]).complete({"algorithm": "wgmma", "warpgroups": 1}), few).launches
+    (launch,) = FAMILY.plan(Space(FAMILY, [few]).complete({"algorithm": "wgmma"}), few).launches
     assert launch.grid == (2 * 2, 1, 1)
 
 
