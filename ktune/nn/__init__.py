@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ktune.nn import plain
-from ktune.nn.functional import linear_swish_scale, selective_scan
+from ktune.nn.functional import linear_swish_scale, projections, selective_scan
 from ktune.nn.kernels import PlainPathWarning, prepare
 from ktune.nn.modules import LinearSwishScale, SelectiveScan
 
@@ -14,5 +14,6 @@ __all__ = [
     "linear_swish_scale",
     "plain",
     "prepare",
+    "projections",
     "selective_scan",
 ]

@@ -52,6 +52,22 @@ def selective_scan(
     return (y, plain.last_state(u, delta, A, B)) if return_last_state else y
 
 
+def projections(
+    x: torch.Tensor, W_delta: torch.Tensor, W_B: torch.Tensor, W_C: torch.Tensor, bias: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What the selective scan takes: (softplus(x W_delta^T + bias), x W_B^T, x W_C^T), float32 and contiguous.
+
+    x [..., K], W_delta [P, K], W_B and W_C [S, K], bias [P]. Under autocast inputs are widened and the results are
+    float32. There is no backward pass.
+    """
+    if torch.is_autocast_enabled(x.device.type):
+        x, W_delta, W_B, W_C, bias = _widened(x, W_delta, W_B, W_C, bias)
+        with torch.autocast(x.device.type, enabled=False):
+            return projections(x, W_delta, W_B, W_C, bias)
+    delta, b, c = operators.projections(x, W_delta, W_B, W_C, bias)
+    return delta, b, c
+
+
 def linear_swish_scale(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, scale: float = 2.0
 ) -> torch.Tensor:

@@ -59,7 +59,8 @@ _warned: set[str] = set()
 def prepare(family: str, *, device: torch.device | str = "cuda", scale: float | None = None, **sizes: int) -> str:
     """Choose, build and load the kernel for these sizes now, rather than in the first call; the configuration's id.
 
-    family: "selective_scan" (sizes B, L, D, N) or "linear_swish_scale" (M, N, K; scale 2.0 if not given).
+    family: "selective_scan" (sizes B, L, D, N), "projections" (R, P, S, K) or "linear_swish_scale" (M, N, K; scale 2.0
+    if not given).
     EnvironmentFault where the layer would be computed by plain PyTorch operations, with the reason.
     """
     problem = load_family(family).family.problem_of(sizes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,9 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from ktune.core.errors import UsageError
-from ktune.nn.functional import linear_swish_scale, selective_scan
+from ktune.nn.functional import linear_swish_scale, projections, selective_scan
 from ktune.nn.kernels import prepare
-from ktune.nn.projection import JoinedLinears, is_plain, places
 
 
 class LinearSwishScale(nn.Module):
@@ -47,7 +45,7 @@ class SelectiveScan(nn.Module):
     delta = softplus(proj_delta(x)), B = proj_B(x), C = proj_C(x), A = -exp(A_log), then the scan with the skip D.
 
     batch, seq_len: what `prepare` builds for; `forward` takes any.
-    join_projections: one matrix product for the three projections, rather than one for each.
+    tuned_projections: delta, B and C by one kernel of ktune, rather than a product of torch for each.
     """
 
     def __init__(
@@ -57,12 +55,12 @@ class SelectiveScan(nn.Module):
         batch: int | None = None,
         seq_len: int | None = None,
         *,
-        join_projections: bool = True,
+        tuned_projections: bool = True,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
         self.d_model, self.d_state, self.batch, self.seq_len = d_model, d_state, batch, seq_len
-        self.join_projections = join_projections
+        self.tuned_projections = tuned_projections
         made: dict[str, Any] = {"device": device, "dtype": torch.float32}
         rates = torch.arange(1, d_state + 1, **made)
         self.A_log = nn.Parameter(torch.log(rates).repeat(d_model, 1))
@@ -70,55 +68,44 @@ class SelectiveScan(nn.Module):
         self.proj_B = nn.Linear(d_model, d_state, bias=False, **made)
         self.proj_C = nn.Linear(d_model, d_state, bias=False, **made)
         self.proj_delta = nn.Linear(d_model, d_model, bias=True, **made)
-        self._joined = JoinedLinears()
-        self._join()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if torch.is_autocast_enabled(x.device.type):
             with torch.autocast(x.device.type, enabled=False):
                 return self.forward(x.float())
         delta, b, c = self._project(x)
-        y = selective_scan(x, F.softplus(delta), -torch.exp(self.A_log), b, c, self.D)
+        y = selective_scan(x, delta, -torch.exp(self.A_log), b, c, self.D)
         assert isinstance(y, torch.Tensor)
         return y
 
     def prepare(self, batch: int | None = None, seq_len: int | None = None) -> str:
-        """Build and load the kernel for these sizes, else the constructor's; its configuration's id."""
+        """Build and load the kernels for these sizes, else the constructor's; the id of the scan's configuration."""
         batch, seq_len = batch or self.batch, seq_len or self.seq_len
         if batch is None or seq_len is None:
             raise UsageError("a kernel is built for a batch and a length; give both to prepare or to the constructor")
         channels, states = self.A_log.shape
-        sizes = {"B": batch, "L": seq_len, "D": channels, "N": states}
-        return prepare("selective_scan", device=self.A_log.device, **sizes)
+        device = self.A_log.device
+        if self._uses_kernel:
+            prepare("projections", device=device, R=batch * seq_len, P=channels, S=states, K=channels)
+        return prepare("selective_scan", device=device, B=batch, L=seq_len, D=channels, N=states)
 
     def extra_repr(self) -> str:
         return f"d_model={self.d_model}, d_state={self.d_state}"
 
     @property
-    def _projections(self) -> tuple[nn.Linear, ...]:
-        return self.proj_delta, self.proj_B, self.proj_C
+    def _uses_kernel(self) -> bool:
+        """Whether calls of the three layers would do nothing but what the kernel does."""
+        plain = all(is_plain(layer) for layer in (self.proj_delta, self.proj_B, self.proj_C))
+        return self.tuned_projections and plain and self.proj_B.bias is None and self.proj_C.bias is None
 
-    def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """(delta before softplus, B, C)."""
-        if self.join_projections and all(is_plain(layer) for layer in self._projections):
-            return self._joined(self._projections, x)
-        return tuple(layer(x) for layer in self._projections)
+    def _project(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(delta, B, C)."""
+        if self._uses_kernel:
+            weights = self.proj_delta.weight, self.proj_B.weight, self.proj_C.weight
+            return projections(x, *weights, self.proj_delta.bias)
+        return F.softplus(self.proj_delta(x)), self.proj_B(x), self.proj_C(x)
 
-    def _join(self) -> None:
-        if self.join_projections and all(is_plain(layer) for layer in self._projections):
-            self._joined.join(self._projections)
 
-    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> SelectiveScan:
-        """What `.to()`, `.cuda()` and the like come down to. Where parameters move, they move together."""
-        before = places(self._projections)
-        move: Any = super()._apply
-        move(fn, recurse)
-        if places(self._projections) != before:
-            self._join()
-        return self
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copied or unpickled module has its parameters in new places."""
-        restore: Any = super().__setstate__
-        restore(state)
-        self._join()
+def is_plain(layer: nn.Module) -> bool:
+    """Whether a call of it would do nothing but the linear map: no subclass, no hooks."""
+    return type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks

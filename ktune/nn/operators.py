@@ -1,4 +1,4 @@
-"""The operators `ktune::selective_scan` and `ktune::linear_swish_scale`, as torch.compile and CUDA graphs see them."""
+"""The operators of the namespace `ktune`, as torch.compile and CUDA graphs see them."""
 
 from __future__ import annotations
 
@@ -60,6 +60,35 @@ def linear_swish_scale(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
     return plain.linear_swish_scale(x, weight, bias, scale).contiguous()
 
 
+@torch.library.custom_op("ktune::projections", mutates_args=())
+def projections(
+    x: torch.Tensor, W_delta: torch.Tensor, W_B: torch.Tensor, W_C: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(softplus(x W_delta^T + bias) [..., P], x W_B^T [..., S], x W_C^T [..., S]), contiguous; all float32.
+
+    x [..., K], W_delta [P, K], W_B and W_C [S, K], bias [P].
+    """
+    check_projections(x, W_delta, W_B, W_C, bias)
+    rows, (channels, features_in), states = math.prod(x.shape[:-1]), W_delta.shape, W_B.shape[0]
+    if not x.is_cuda:
+        warn_once("projections", unsuited(x.device))
+    elif rows and channels and features_in and states:
+        made = [x.new_empty(*x.shape[:-1], columns) for columns in (channels, states, states)]
+        given = {
+            "x": x.reshape(rows, features_in),
+            "W_delta": W_delta,
+            "W_B": W_B,
+            "W_C": W_C,
+            "bias": x.new_zeros(channels) if bias is None else bias,
+        }
+        outputs = {name: tensor.view(rows, -1) for name, tensor in zip(("delta", "B", "C"), made, strict=True)}
+        sizes = (("R", rows), ("P", channels), ("S", states), ("K", features_in))
+        if run(Wanted("projections", sizes, x.device), {**_suitable(given), **outputs}):
+            return made[0], made[1], made[2]
+    delta, b, c = plain.projections(x, W_delta, W_B, W_C, bias)
+    return delta.contiguous(), b.contiguous(), c.contiguous()
+
+
 @selective_scan.register_fake
 def _(
     x: torch.Tensor,
@@ -77,6 +106,15 @@ def _(
 def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: float) -> torch.Tensor:
     check_linear(x, weight, bias)
     return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@projections.register_fake
+def _(
+    x: torch.Tensor, W_delta: torch.Tensor, W_B: torch.Tensor, W_C: torch.Tensor, bias: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    check_projections(x, W_delta, W_B, W_C, bias)
+    delta, b, c = (x.new_empty(*x.shape[:-1], weight.shape[0]) for weight in (W_delta, W_B, W_C))
+    return delta, b, c
 
 
 def check_scan(
@@ -117,6 +155,22 @@ def check_linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
     _check_alike(x, {"weight": weight} if bias is None else {"weight": weight, "bias": bias})
 
 
+def check_projections(
+    x: torch.Tensor, W_delta: torch.Tensor, W_B: torch.Tensor, W_C: torch.Tensor, bias: torch.Tensor | None
+) -> None:
+    """UsageError for shapes, dtypes or devices that do not fit together."""
+    if x.dim() < 1 or W_delta.dim() != 2 or x.shape[-1] != W_delta.shape[1]:
+        raise UsageError(f"x must be [..., K] and W_delta [P, K], got {_shape(x)} and {_shape(W_delta)}")
+    if W_B.dim() != 2 or W_B.shape[1] != x.shape[-1] or W_C.shape != W_B.shape:
+        raise UsageError(
+            f"W_B and W_C must be [S, {x.shape[-1]}] beside x {_shape(x)}, got {_shape(W_B)}, {_shape(W_C)}"
+        )
+    if bias is not None and tuple(bias.shape) != (W_delta.shape[0],):
+        raise UsageError(f"bias must be [{W_delta.shape[0]}] beside W_delta {_shape(W_delta)}, got {_shape(bias)}")
+    weights = {"W_delta": W_delta, "W_B": W_B, "W_C": W_C}
+    _check_alike(x, weights if bias is None else {**weights, "bias": bias})
+
+
 def _check_alike(x: torch.Tensor, others: dict[str, torch.Tensor]) -> None:
     for name, other in {"x": x, **others}.items():
         if other.dtype != torch.float32:
@@ -141,7 +195,7 @@ def _shape(tensor: torch.Tensor) -> str:
 def _refuse(name: str) -> Any:
     """The backward function of an operator that has none."""
 
-    def refuse(context: Any, gradient: torch.Tensor) -> NoReturn:
+    def refuse(context: Any, *gradients: torch.Tensor) -> NoReturn:
         raise UsageError(
             f"ktune.nn.{name} has no backward pass; call it under torch.no_grad(), or freeze its inputs "
             f"and parameters, or train with ktune.nn.plain.{name}, which PyTorch differentiates"
@@ -150,7 +204,11 @@ def _refuse(name: str) -> Any:
     return refuse
 
 
-for _operator, _name in ((selective_scan, "selective_scan"), (linear_swish_scale, "linear_swish_scale")):
+for _operator, _name in (
+    (selective_scan, "selective_scan"),
+    (projections, "projections"),
+    (linear_swish_scale, "linear_swish_scale"),
+):
     _operator.register_autograd(_refuse(_name))
     for _device in ("cuda", "cpu"):
         _operator.register_autocast(_device, torch.float32)

@@ -43,6 +43,13 @@ def last_state(x: torch.Tensor, delta: torch.Tensor, A: torch.Tensor, B: torch.T
     return torch.stack(states, dim=-1) if states else x.new_zeros(x.shape[0], x.shape[2], 0)
 
 
+def projections(
+    x: torch.Tensor, W_delta: torch.Tensor, W_B: torch.Tensor, W_C: torch.Tensor, bias: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(softplus(x W_delta^T + bias), x W_B^T, x W_C^T). The products obey torch's own TF32 setting."""
+    return F.softplus(F.linear(x, W_delta, bias)), F.linear(x, W_B), F.linear(x, W_C)
+
+
 def linear_swish_scale(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, scale: float) -> torch.Tensor:
     """scale z sigmoid(z) with z = x weight^T + bias. The product obeys torch's own TF32 setting."""
     z = F.linear(x, weight, bias)

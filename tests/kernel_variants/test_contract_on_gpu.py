@@ -40,6 +40,10 @@ HARD_SIZES = {
     "linear_swish_scale": [
         (1, 1, 1), (1, 129, 33), (127, 255, 257), (128, 256, 512), (129, 257, 511), (16, 101, 1000), (3, 4099, 64),
     ],
+    "projections": [
+        (1, 1, 1, 1), (63, 44, 8, 36), (257, 129, 33, 31), (1, 144, 16, 256), (2049, 256, 16, 260), (130, 40, 4, 1024),
+        (65, 512, 64, 128), (40000, 48, 12, 96),
+    ],
 }  # fmt: skip
 SAMPLED = 6
 
@@ -91,7 +95,8 @@ def test_the_export_of_a_variant_runs_in_a_program_without_ktune(bench: Bench, t
 
     family = bench.loaded.family
     problem = bench.loaded.named_problems["small"]
-    fused = [p for p in Space(family, [problem]).points if p["algorithm"] != "cublas_epilogue"]
+    library = ("cublas", "cublas_epilogue", "bf16_gemm")
+    fused = [p for p in Space(family, [problem]).points if p["algorithm"] not in library]
     (m,) = bench.measure(problem, [random.Random(3).choice(fused)], Effort.FULL)
     winner = Winner(bench.loaded, Finding(m), "pytest")
     build_program(winner, tmp_path)

@@ -77,6 +77,29 @@ def swish_in_float64(x, weight, bias, scale):
     return scale * z * torch.sigmoid(z)
 
 
+def projection_tensors(
+    rows: int, channels: int, states: int, features: int, device: str = "cpu", seed: int = 0
+) -> dict[str, torch.Tensor | None]:
+    """Arguments of `ktune.nn.projections`; weights as torch.nn.Linear draws them."""
+    generator = torch.Generator(device=device).manual_seed(seed)
+
+    def flat(*shape: int) -> torch.Tensor:
+        return (torch.rand(shape, generator=generator, device=device) * 2 - 1) / features**0.5
+
+    return {
+        "x": torch.randn(rows, features, generator=generator, device=device),
+        "W_delta": flat(channels, features),
+        "W_B": flat(states, features),
+        "W_C": flat(states, features),
+        "bias": flat(channels),
+    }
+
+
+def projections_in_float64(x, W_delta, W_B, W_C, bias):
+    delta, b, c = (x.double() @ weight.double().t() for weight in (W_delta, W_B, W_C))
+    return F.softplus(delta if bias is None else delta + bias.double()), b, c
+
+
 def assert_within_tolerance(found: torch.Tensor, expected: torch.Tensor) -> None:
     """|y - ref| <= 1e-4 + 1e-4 |ref|, elementwise."""
     assert found.dtype == torch.float32

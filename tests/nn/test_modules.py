@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
+import math
 import subprocess
 import sys
 
 import pytest
 import torch
 import torch.nn.functional as F
-from plain_layers import PlainScan, PlainSwish, assert_within_tolerance, scan_in_float64, scan_tensors, swish_in_float64
-from torch._subclasses.fake_tensor import FakeTensorMode
+from plain_layers import (
+    PlainScan,
+    PlainSwish,
+    assert_within_tolerance,
+    projection_tensors,
+    projections_in_float64,
+    scan_in_float64,
+    scan_tensors,
+    swish_in_float64,
+)
 
 import ktune.nn
 from ktune.core.errors import UsageError
 from ktune.nn import plain
-from ktune.nn.projection import JoinedLinears
 
 pytestmark = pytest.mark.filterwarnings("ignore::ktune.nn.PlainPathWarning")
 
@@ -58,13 +67,45 @@ def test_a_state_dict_of_the_plain_linear_gives_the_same_output(shape: tuple[int
     assert set(ours.state_dict()) == set(written.state_dict())
 
 
-def test_joined_and_separate_projections_agree() -> None:
+def test_projections_by_the_operator_and_by_the_layers_agree() -> None:
     written, ours = scan_pair()
-    apart = ktune.nn.SelectiveScan(12, 5, join_projections=False)
+    apart = ktune.nn.SelectiveScan(12, 5, tuned_projections=False)
     apart.load_state_dict(written.state_dict())
     x = torch.randn(2, 9, 12)
     with torch.no_grad():
         torch.testing.assert_close(ours(x), apart(x))
+
+
+@pytest.mark.parametrize("shape", [(7,), (4, 7), (2, 3, 7)])
+@pytest.mark.parametrize("biased", [True, False])
+def test_the_projections_are_within_tolerance_of_float64(shape: tuple[int, ...], biased: bool) -> None:
+    given = projection_tensors(24, 5, 3, 7)
+    given["x"] = given["x"][: math.prod(shape[:-1])].reshape(shape)
+    if not biased:
+        given["bias"] = None
+    for found, expected in zip(ktune.nn.projections(**given), projections_in_float64(**given), strict=True):
+        assert_within_tolerance(found, expected)
+        assert found.is_contiguous()
+
+
+@pytest.mark.parametrize("changed", ["a bias of B", "a subclass"])
+def test_projections_that_do_more_than_the_kernel_are_called(changed: str) -> None:
+    class Doubled(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(x)
+
+    _, ours = scan_pair()
+    x = torch.randn(2, 4, 12)
+    with torch.no_grad():
+        expected_b = 2 * ours.proj_B(x) if changed == "a subclass" else ours.proj_B(x) + 1
+        weight = ours.proj_B.weight
+        ours.proj_B = Doubled(12, 5, bias=False) if changed == "a subclass" else torch.nn.Linear(12, 5)
+        ours.proj_B.weight.copy_(weight)
+        if changed == "a bias of B":
+            ours.proj_B.bias.fill_(1)
+        delta, c = F.softplus(ours.proj_delta(x)), ours.proj_C(x)
+        expected = ktune.nn.selective_scan(x, delta, -torch.exp(ours.A_log), expected_b, c, ours.D)
+        torch.testing.assert_close(ours(x), expected)
 
 
 def test_a_projection_with_a_hook_is_called() -> None:
@@ -146,12 +187,15 @@ def test_autocast_widens_and_the_result_is_float32() -> None:
     linear, our_linear = swish_pair()
     x, narrow = torch.randn(2, 9, 12), torch.randn(4, 7).bfloat16()
     given = scan_tensors(2, 9, 4, 3)
+    projected = projection_tensors(6, 4, 3, 5)
     with torch.no_grad():
         expected, expected_linear = written(x), linear(narrow.float())
+        expected_projections = ktune.nn.projections(**projected)
         state = ktune.nn.selective_scan(**given, return_last_state=True)[1]
         with torch.autocast("cpu", dtype=torch.bfloat16):
             torch.testing.assert_close(ours(x), expected)
             torch.testing.assert_close(our_linear(narrow), expected_linear)
+            torch.testing.assert_close(ktune.nn.projections(**projected), expected_projections)
             torch.testing.assert_close(ktune.nn.selective_scan(**given, return_last_state=True)[1], state)
 
 
@@ -174,6 +218,13 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         ktune.nn.linear_swish_scale(torch.zeros(2, 3), torch.zeros(4, 5))
     with pytest.raises(UsageError, match=r"bias must be \[4\]"):
         ktune.nn.linear_swish_scale(torch.zeros(2, 5), torch.zeros(4, 5), torch.zeros(1))
+    projected = projection_tensors(6, 4, 3, 5)
+    with pytest.raises(UsageError, match=r"x must be \[\.\.\., K\] and W_delta"):
+        ktune.nn.projections(**{**projected, "x": torch.zeros(6, 4)})
+    with pytest.raises(UsageError, match=r"W_B and W_C must be \[S, 5\]"):
+        ktune.nn.projections(**{**projected, "W_C": torch.zeros(2, 5)})
+    with pytest.raises(UsageError, match=r"bias must be \[4\]"):
+        ktune.nn.projections(**{**projected, "bias": torch.zeros(3)})
     with pytest.raises(UsageError, match="layout must be"):
         ktune.nn.selective_scan(**given, layout="LBD")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="have no groups"):
@@ -187,6 +238,11 @@ def test_asking_for_a_gradient_says_that_there_is_none() -> None:
         scan(torch.randn(2, 4, 12)).sum().backward()
     with pytest.raises(UsageError, match=r"no backward pass.*ktune\.nn\.plain\.linear_swish_scale"):
         torch.autograd.grad(linear(torch.randn(2, 7)).sum(), linear.matmul.weight)
+    given = projection_tensors(6, 4, 3, 5)
+    for name, output in itertools.product(given, range(3)):
+        wanted = given[name].clone().requires_grad_()
+        with pytest.raises(UsageError, match=r"no backward pass.*ktune\.nn\.plain\.projections"):
+            ktune.nn.projections(**{**given, name: wanted})[output].sum().backward()
 
 
 def test_without_gradients_nothing_is_recorded() -> None:
@@ -208,6 +264,14 @@ def test_the_scan_operator_keeps_the_contract_of_operators(states: int) -> None:
     given = tuple(scan_tensors(2, 5, 4, states).values())
     torch.library.opcheck(torch.ops.ktune.selective_scan.default, given)
     torch.library.opcheck(torch.ops.ktune.selective_scan.default, (*given[:-1], None))
+
+
+@pytest.mark.parametrize("shape", [(7,), (2, 3, 7), (0, 7)])
+@pytest.mark.parametrize("states", [0, 3])
+def test_the_projections_operator_keeps_the_contract_of_operators(shape: tuple[int, ...], states: int) -> None:
+    weights = torch.randn(5, 7), torch.randn(states, 7), torch.randn(states, 7)
+    torch.library.opcheck(torch.ops.ktune.projections.default, (torch.randn(shape), *weights, torch.randn(5)))
+    torch.library.opcheck(torch.ops.ktune.projections.default, (torch.randn(shape), *weights, None))
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 7), (0, 7)])
@@ -253,99 +317,3 @@ def test_modules_are_copied_and_saved_whole() -> None:
     with torch.no_grad():
         for other in (copy.deepcopy(scan), torch.load(file, weights_only=False)):
             torch.testing.assert_close(other(x), scan(x))
-
-
-def test_parameters_move_into_one_buffer_only_where_torch_moves_them() -> None:
-    _, scan = scan_pair()
-    scan._joined = JoinedLinears("cpu")
-    places = [p.data_ptr() for p in scan.parameters()]
-    scan.to("cpu").eval().load_state_dict(scan_pair()[0].state_dict())
-    assert [p.data_ptr() for p in scan.parameters()] == places
-    moved = copy.deepcopy(scan)
-    assert moved._joined.holds(moved._projections)
-    scan.double().float()
-    assert scan._joined.holds(scan._projections)
-    x = torch.randn(2, 4, 12)
-    with torch.no_grad():
-        torch.testing.assert_close(scan(x), moved(x))
-
-
-class TestJoinedProjections:
-    """What holds for parameters in one buffer, shown on the CPU."""
-
-    @pytest.fixture
-    def layers(self) -> list[torch.nn.Linear]:
-        torch.manual_seed(2)
-        return [torch.nn.Linear(6, 6), torch.nn.Linear(6, 2, bias=False), torch.nn.Linear(6, 3, bias=False)]
-
-    @pytest.fixture
-    def joined(self, layers: list[torch.nn.Linear]) -> JoinedLinears:
-        made = JoinedLinears("cpu")
-        made.join(layers)
-        assert made.holds(layers)
-        return made
-
-    @staticmethod
-    def check(joined: JoinedLinears, layers: list[torch.nn.Linear]) -> None:
-        x = torch.randn(4, 6)
-        with torch.no_grad():
-            for found, layer in zip(joined(layers, x), layers, strict=True):
-                torch.testing.assert_close(found, layer(x))
-
-    def test_joining_changes_no_value(self, layers: list[torch.nn.Linear]) -> None:
-        before = [p.detach().clone() for layer in layers for p in layer.parameters()]
-        joined = JoinedLinears("cpu")
-        joined.join(layers)
-        after = [p.detach() for layer in layers for p in layer.parameters()]
-        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-        self.check(joined, layers)
-
-    def test_every_way_of_changing_a_parameter_is_seen(
-        self, joined: JoinedLinears, layers: list[torch.nn.Linear]
-    ) -> None:
-        with torch.no_grad():
-            layers[0].weight.mul_(2)
-        self.check(joined, layers)
-        layers[1].weight.data.add_(1)
-        self.check(joined, layers)
-        layers[0].bias.data = torch.randn(6)
-        assert not joined.holds(layers)
-        self.check(joined, layers)
-        layers[2].weight = torch.nn.Parameter(torch.randn(3, 6))
-        self.check(joined, layers)
-
-    def test_loading_a_state_dict_keeps_the_buffer(self, joined: JoinedLinears, layers: list[torch.nn.Linear]) -> None:
-        layers[0].load_state_dict(torch.nn.Linear(6, 6).state_dict())
-        assert joined.holds(layers)
-        self.check(joined, layers)
-
-    def test_copies_of_the_layers_are_independent(self, joined: JoinedLinears, layers: list[torch.nn.Linear]) -> None:
-        joined_too, layers_too = copy.deepcopy((joined, layers))
-        with torch.no_grad():
-            layers[0].weight.zero_()
-        self.check(joined_too, layers_too)
-        self.check(joined, layers)
-
-    def test_gradients_reach_every_parameter(self, joined: JoinedLinears, layers: list[torch.nn.Linear]) -> None:
-        x = torch.randn(4, 6)
-        sum(found.square().sum() for found in joined(layers, x)).backward()
-        found = [p.grad.clone() for layer in layers for p in layer.parameters()]
-        for layer in layers:
-            layer.zero_grad()
-        sum(layer(x).square().sum() for layer in layers).backward()
-        for one, layer_gradient in zip(found, (p.grad for layer in layers for p in layer.parameters()), strict=True):
-            torch.testing.assert_close(one, layer_gradient)
-
-    def test_a_fake_parameter_is_left_where_it_is(self) -> None:
-        joined = JoinedLinears("cpu")
-        with FakeTensorMode():
-            layers = [torch.nn.Linear(6, 6), torch.nn.Linear(6, 2, bias=False)]
-            joined.join(layers)
-            assert not joined.holds(layers)
-            assert [tuple(found.shape) for found in joined(layers, torch.empty(4, 6))] == [(4, 6), (4, 2)]
-
-    def test_another_dtype_is_left_where_it_is(self, layers: list[torch.nn.Linear]) -> None:
-        layers[1].double()
-        joined = JoinedLinears("cpu")
-        joined.join(layers)
-        assert not joined.holds(layers)

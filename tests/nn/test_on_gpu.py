@@ -12,6 +12,8 @@ from plain_layers import (
     PlainScan,
     PlainSwish,
     assert_within_tolerance,
+    projection_tensors,
+    projections_in_float64,
     scan_in_float64,
     scan_tensors,
     swish_in_float64,
@@ -19,6 +21,8 @@ from plain_layers import (
 
 import ktune.nn
 from ktune.core.errors import UsageError
+from ktune.core.loading import load_family
+from ktune.nn import winners
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 pytestmark = [
@@ -35,6 +39,12 @@ SCAN_SHAPES = [
 LINEAR_SHAPES = [
     (1, 1, 1), (1, 129, 33), (127, 255, 257), (128, 256, 512), (129, 257, 511), (16, 101, 1000), (3, 4099, 64),
     (128, 4096, 4096), (1, 4096, 11008),
+]  # fmt: skip
+
+# Of R, P, S, K; with K a multiple of 4 and at most 1024 a kernel on tensor cores can serve them.
+PROJECTION_SHAPES = [
+    (1, 1, 1, 1), (7, 5, 3, 2), (64, 40, 16, 64), (131, 44, 8, 36), (2048, 41, 5, 37), (129, 144, 16, 4),
+    (1000, 512, 16, 512), (300, 1024, 16, 1024), (32768, 256, 16, 256), (300, 1536, 16, 1536),
 ]  # fmt: skip
 
 
@@ -75,6 +85,75 @@ def test_the_linear_is_within_tolerance_by_a_kernel(shape: tuple[int, int, int],
     x, weight, bias = linear_tensors(*shape)
     for given in ((x, weight, bias), (x, weight, None)):
         assert_within_tolerance(ktune.nn.linear_swish_scale(*given, scale), swish_in_float64(*given, scale))
+
+
+@pytest.fixture
+def on_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if `wgmma` had won the searches of the projections."""
+    problems = load_family("projections").family.problems
+    won = (
+        winners.Recorded(problems["record"], {"algorithm": "wgmma", "vector_width": 4}),
+        winners.Recorded(problems["d1024"], {"algorithm": "wgmma", "columns": 48, "stages": 2, "vector_width": 4}),
+    )
+    table = {**winners.shipped_winners(), "projections": {"NVIDIA H200": won}}
+    monkeypatch.setattr(winners, "shipped_winners", lambda: table)
+    monkeypatch.setattr("ktune.nn.kernels._found", {})
+
+
+@pytest.mark.parametrize("shape", PROJECTION_SHAPES, ids=str)
+def test_the_projections_are_within_tolerance_by_a_kernel(shape: tuple[int, int, int, int]) -> None:
+    ktune.nn.prepare("projections", **dict(zip("RPSK", shape, strict=True)))
+    check_projections(shape)
+
+
+@pytest.mark.parametrize(
+    "shape", [s for s in PROJECTION_SHAPES if not any(v % 4 for v in s[1:]) and s[3] <= 1024], ids=str
+)
+def test_the_projections_are_within_tolerance_on_tensor_cores(
+    on_tensor_cores: None, shape: tuple[int, int, int, int]
+) -> None:
+    assert ktune.nn.prepare("projections", **dict(zip("RPSK", shape, strict=True))).startswith("wgmma.")
+    check_projections(shape)
+
+
+def check_projections(shape: tuple[int, int, int, int]) -> None:
+    for given in (
+        projection_tensors(*shape, device="cuda"),
+        {**projection_tensors(*shape, device="cuda"), "bias": None},
+    ):
+        found = ktune.nn.projections(**given)
+        for one, expected in zip(found, projections_in_float64(**given), strict=True):
+            assert_within_tolerance(one, expected)
+        again = ktune.nn.projections(**given)
+        assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
+
+
+def test_the_scan_layer_is_within_tolerance_with_projections_on_tensor_cores(on_tensor_cores: None) -> None:
+    scan = scan_layer()
+    x = torch.randn(3, 257, 64, device="cuda")
+    assert_within_tolerance(scan(x), scan_layer_in_float64(scan, x))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = scan(x)
+    x.normal_()
+    scan.proj_delta.weight.mul_(0.9)
+    graph.replay()
+    assert_within_tolerance(y, scan_layer_in_float64(scan, x))
+
+
+def test_infinities_and_nan_of_one_row_stay_in_it(on_tensor_cores: None) -> None:
+    given = projection_tensors(200, 40, 16, 64, device="cuda")
+    expected = ktune.nn.projections(**given)
+    for value in (torch.inf, -torch.inf, torch.nan):
+        spoilt = given["x"].clone()
+        spoilt[70, 5] = value
+        found = ktune.nn.projections(**{**given, "x": spoilt})
+        for one, clean in zip(found, expected, strict=True):
+            others = torch.arange(200, device="cuda") != 70
+            assert torch.equal(one[others], clean[others])
+        wanted = projections_in_float64(**{**given, "x": spoilt})
+        for one, exact in zip(found, wanted, strict=True):
+            torch.testing.assert_close(one[70].double(), exact[70], equal_nan=True)
 
 
 def test_the_layers_of_record_give_what_the_plain_ones_give() -> None:
@@ -134,6 +213,10 @@ def test_inputs_of_any_layout_give_the_same_bits(laid_out: Callable[[torch.Tenso
     x, weight, bias = linear_tensors(24, 40, 64)
     y = ktune.nn.linear_swish_scale(x, weight, bias)
     assert torch.equal(y, ktune.nn.linear_swish_scale(laid_out(x), laid_out(weight), laid_out(bias)))
+    projected = projection_tensors(24, 40, 16, 64, device="cuda")
+    turned_around = {name: laid_out(tensor) for name, tensor in projected.items()}
+    for one, other in zip(ktune.nn.projections(**projected), ktune.nn.projections(**turned_around), strict=True):
+        assert torch.equal(one, other)
 
 
 def test_inputs_are_not_changed() -> None:
@@ -175,6 +258,9 @@ def test_kernels_wait_for_a_producer_on_their_own_stream() -> None:
     """Inputs are NaN until long after the call; only a launch on the producer's stream sees them filled."""
     given, (x, weight, bias) = scan_tensors(2, 70, 64, 16, device="cuda"), linear_tensors(24, 40, 64)
     y, z = ktune.nn.selective_scan(**given), ktune.nn.linear_swish_scale(x, weight, bias)
+    projected = projection_tensors(24, 40, 16, 64, device="cuda")
+    delta, _, _ = ktune.nn.projections(**projected)
+    projected_late = {**projected, "x": torch.full_like(projected["x"], torch.nan)}
     late = {name: torch.full_like(tensor, torch.nan) for name, tensor in given.items()}
     x_late = torch.full_like(x, torch.nan)
     stream = torch.cuda.Stream()
@@ -185,12 +271,15 @@ def test_kernels_wait_for_a_producer_on_their_own_stream() -> None:
         for name, tensor in given.items():
             late[name].copy_(tensor)
         x_late.copy_(x)
+        projected_late["x"].copy_(projected["x"])
         y_late = ktune.nn.selective_scan(**late)
+        delta_late, _, _ = ktune.nn.projections(**projected_late)
         z_late = ktune.nn.linear_swish_scale(x_late, weight, bias)
         assert not stream.query()
     stream.synchronize()
     assert torch.equal(y_late, y)
     assert torch.equal(z_late, z)
+    assert torch.equal(delta_late, delta)
 
 
 # A first compilation takes a minute beside others.
@@ -258,14 +347,8 @@ def test_results_are_the_same_bits_every_time() -> None:
     assert all(torch.equal(ktune.nn.selective_scan(**given), first) for _ in range(20))
 
 
-def test_parameters_are_joined_on_the_gpu_and_changes_to_them_count() -> None:
+def test_changes_to_parameters_count() -> None:
     scan = scan_layer()
-    moved = ktune.nn.SelectiveScan(64, 16).cuda()
-    for layer in (scan, moved, copy.deepcopy(scan)):
-        assert layer._joined.holds(layer._projections)
-    before = [p.data_ptr() for p in scan.parameters()]
-    scan.to("cuda").load_state_dict(moved.state_dict())
-    assert [p.data_ptr() for p in scan.parameters()] == before
     x = torch.randn(2, 50, 64, device="cuda")
     scan(x)
     scan.proj_C.weight.data.normal_()
@@ -274,6 +357,9 @@ def test_parameters_are_joined_on_the_gpu_and_changes_to_them_count() -> None:
     scan.load_state_dict(PlainScan(64, 16).cuda().state_dict(), assign=True)
     with torch.no_grad():
         assert_within_tolerance(scan(x), scan_layer_in_float64(scan, x))
+    copied = copy.deepcopy(scan)
+    with torch.no_grad():
+        assert torch.equal(copied(x), scan(x))
 
 
 def test_asking_for_a_gradient_says_that_there_is_none() -> None:

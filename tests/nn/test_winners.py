@@ -147,7 +147,7 @@ def test_every_candidate_of_the_shipped_table_is_valid_for_an_odd_shape(family: 
 
 def test_the_shipped_table_names_winners_that_fit_the_shipped_families() -> None:
     table = shipped_winners()
-    assert set(table) == set(shipped_families())
+    assert {"selective_scan", "linear_swish_scale"} <= set(table) <= set(shipped_families())
     for name, models in table.items():
         family = load_family(name).family
         for winners in models.values():
