@@ -9,7 +9,7 @@ of the family by its own rules. Checks, all of them if none is named:
               1,000 launches on a poisoned output gives the same bits
     negative  z from -1e4 to 50: right, and zero where the reference rounds to zero
     special   Inf, -Inf and NaN in x, weight and bias: the same kind of value as float64 gives, at the same places
-    far       a weight of 2.15e9 elements (N=65,600, K=32,768 and 32,767; 8.6 GB), M=16 and 128: right, its last rows too
+    far       a weight of 2.15e9 elements (N=65,600, K=32,768 or 32,767; 8.6 GB), M=16 and 128: right, the last rows too
     small     small odd sizes once: right. For the sanitizer, which needs each allocation by itself:
 
         PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 9 \\
@@ -55,6 +55,8 @@ SUBJECTS: dict[str, dict[str, Value]] = {
     "small_batch": {"algorithm": "small_batch"},
     "wgmma bf16x3": {"algorithm": "wgmma", "operands": "bf16x3"},
     "wgmma bf16x3 split": {"algorithm": "wgmma", "operands": "bf16x3", "split_k": 4, "fast_math": True},
+    "wgmma tf32x3": {"algorithm": "wgmma", "operands": "tf32x3", "ring": 4},
+    "wgmma fp16x3": {"algorithm": "wgmma", "operands": "fp16x3"},
     "wgmma fp16_e5m2": {"algorithm": "wgmma", "operands": "fp16_e5m2"},
 }
 # What follows from the batch: the first value that is valid.

@@ -105,9 +105,15 @@ def with_combine(
     return Plan((*launches, combine), (*workspace, Tensor("parts", (split, problem["M"], problem["N"]))))
 
 
-def wgmma_bytes(warpgroups: int, ring: int) -> int:
+def x_row_bytes(operands: str) -> int:
+    """Of one slice of x, as split_x writes it: of tf32x3 two tiles, else one."""
+    return WGMMA_ROW_BYTES * (2 if operands == "tf32x3" else 1)
+
+
+def wgmma_bytes(warpgroups: int, ring: int, operands: str) -> int:
     """Dynamic shared memory of wgmma.cu: aligned stages of x and w, and two barriers for each."""
-    return WGMMA_ALIGNMENT + ring * ((WGMMA_BATCH + 64 * warpgroups) * WGMMA_ROW_BYTES + 16)
+    stage = WGMMA_BATCH * x_row_bytes(operands) + 64 * warpgroups * WGMMA_ROW_BYTES
+    return WGMMA_ALIGNMENT + ring * (stage + 16)
 
 
 def weight_map(warpgroups: int) -> TensorMap:
@@ -123,6 +129,7 @@ def plan_wgmma(configuration: Configuration, problem: Problem) -> Plan:
     clusters = ceil_div(problem["N"], 64 * groups * cluster)
     tiles_m = ceil_div(problem["M"], WGMMA_BATCH)
     slices = ceil_div(problem["K"], WGMMA_DEPTH)
+    operands = str(configuration["operands"])
     rows = tiles_m * WGMMA_BATCH
     split_x = KernelLaunch(
         "split_x",
@@ -137,11 +144,11 @@ def plan_wgmma(configuration: Configuration, problem: Problem) -> Plan:
         (tiles_m * clusters * split * cluster, 1, 1),
         (128 * (groups + 1), 1, 1),
         ("x_tiles", weight_map(groups), "bias", out, *sizes, Scalar(SCALE, "float32")),
-        wgmma_bytes(groups, ring),
+        wgmma_bytes(groups, ring, operands),
         cluster=(cluster, 1, 1),
         programmatic=True,
     )
-    x_tiles = Tensor("x_tiles", (rows * slices * WGMMA_ROW_BYTES // 4,), "int32")
+    x_tiles = Tensor("x_tiles", (rows * slices * x_row_bytes(operands) // 4,), "int32")
     return with_combine((split_x, main), (x_tiles,), split, problem)
 
 
@@ -178,7 +185,7 @@ def cost(problem: Problem) -> Cost:
 
 
 def expected_wrong(configuration: Configuration) -> str:
-    if configuration.get("scheme") == "tf32":
+    if "tf32" in (configuration.get("scheme"), configuration.get("operands")):
         return "TF32 rounds the operands to 11 bits of significand"
     if configuration.get("operands") == "fp16_e5m2":
         return "corrections of 3 bits of significand leave a normwise error of 2e-5 at every K, twice what is allowed"
@@ -212,7 +219,7 @@ family = Family(
             ("cublas_epilogue", "simt", "small_batch", "wgmma"),
             "cublas_epilogue",
             "cuBLAS and one kernel after it; a fused GEMM in CUDA cores; a fused kernel bound by reading the weight; "
-            "a fused GEMM on Hopper's tensor cores, operands split into two bf16 numbers",
+            "a fused GEMM on Hopper's tensor cores, operands split into numbers of fewer bits",
         ),
         Parameter("scheme", ("fp32", "tf32"), "fp32", "precision of the cuBLAS product", when=CUBLAS),
         Parameter("bm", (32, 64, 128), 128, "rows of the batch in a block's tile", when=SIMT),
@@ -243,9 +250,10 @@ family = Family(
         ),
         Parameter(
             "operands",
-            ("bf16x3", "fp16_e5m2"),
+            ("tf32", "tf32x3", "bf16x3", "fp16x3", "fp16_e5m2"),
             "bf16x3",
-            "what an operand is split into: two bf16 and three products; fp16, with two corrections in e5m2",
+            "what an operand becomes: one tf32; or two tf32, bf16 or fp16 and three products; or fp16 with two "
+            "corrections in e5m2",
             when=WGMMA,
             label="op",
         ),
@@ -255,7 +263,7 @@ family = Family(
             ("small_first", "large_first"),
             "small_first",
             "which of the three products is summed first",
-            when={"operands": ("bf16x3",)},
+            when={"operands": ("tf32x3", "bf16x3")},
         ),
         Parameter("hints", (False, True), True, "L2 keeps x and lets go of the weight", when=WGMMA),
         Parameter(
@@ -326,7 +334,7 @@ family = Family(
         Rule("wgmma reads 16 bytes of the weight at once: 4 divides K", lambda ring, K: K % 4 == 0),
         Rule(
             f"the ring fits in {SMEM_PER_BLOCK} bytes of shared memory",
-            lambda warpgroups, ring: wgmma_bytes(warpgroups, ring) <= SMEM_PER_BLOCK,
+            lambda warpgroups, ring, operands: wgmma_bytes(warpgroups, ring, operands) <= SMEM_PER_BLOCK,
         ),
         Rule("unroll divides bk", lambda unroll, bk: bk % unroll == 0),
     ),
