@@ -26,6 +26,9 @@ WGMMA_DEPTH = 32
 WGMMA_ROW_BYTES = 128
 WGMMA_ALIGNMENT = 1024
 SPLIT_X_THREADS = 256
+PAD_THREADS = 256
+# TMA copies rows that begin at multiples of 16 bytes.
+TMA_FLOATS = 4
 FRAGMENT_REGISTERS = 160
 SMALL_BATCH_REGISTERS = 160
 
@@ -116,9 +119,9 @@ def wgmma_bytes(warpgroups: int, ring: int, operands: str) -> int:
     return WGMMA_ALIGNMENT + ring * (stage + 16)
 
 
-def weight_map(warpgroups: int) -> TensorMap:
+def weight_map(tensor: str, warpgroups: int) -> TensorMap:
     """A block's rows of one slice, in the swizzle that wgmma.cu reads. L2 fetches no more than asked."""
-    return TensorMap("weight", (64 * warpgroups, WGMMA_DEPTH), swizzle_bytes=WGMMA_ROW_BYTES)
+    return TensorMap(tensor, (64 * warpgroups, WGMMA_DEPTH), swizzle_bytes=WGMMA_ROW_BYTES)
 
 
 def plan_wgmma(configuration: Configuration, problem: Problem) -> Plan:
@@ -137,19 +140,32 @@ def plan_wgmma(configuration: Configuration, problem: Problem) -> Plan:
         (SPLIT_X_THREADS, 1, 1),
         ("x", "x_tiles", Scalar(problem["M"]), Scalar(problem["K"])),
     )
+    # A weight whose rows TMA cannot copy is copied first into one with rows that it can.
+    pads, padded = pad_weight(problem)
+    weight = weight_map("weight_padded" if pads else "weight", groups)
     out = "parts" if split > 1 else "y"
     sizes = tuple(Scalar(problem[s]) for s in "MNK")
     main = KernelLaunch(
         "wgmma",
         (tiles_m * clusters * split * cluster, 1, 1),
         (128 * (groups + 1), 1, 1),
-        ("x_tiles", weight_map(groups), "bias", out, *sizes, Scalar(SCALE, "float32")),
+        ("x_tiles", weight, "bias", out, *sizes, Scalar(SCALE, "float32")),
         wgmma_bytes(groups, ring, operands),
         cluster=(cluster, 1, 1),
-        programmatic=True,
+        # it fetches slices of the weight before it waits for its predecessor
+        programmatic=not pads,
     )
     x_tiles = Tensor("x_tiles", (rows * slices * x_row_bytes(operands) // 4,), "int32")
-    return with_combine((split_x, main), (x_tiles,), split, problem)
+    return with_combine((*pads, split_x, main), (x_tiles, *padded), split, problem)
+
+
+def pad_weight(problem: Problem) -> tuple[tuple[KernelLaunch, ...], tuple[Tensor, ...]]:
+    """Where 4 does not divide K: the launch that copies the weight into rows of whole 16 bytes, and these."""
+    n, k = problem["N"], problem["K"]
+    if k % TMA_FLOATS == 0:
+        return (), ()
+    launch = KernelLaunch("pad_weight", (n, 1, 1), (PAD_THREADS, 1, 1), ("weight", "weight_padded", Scalar(k)))
+    return (launch,), (Tensor("weight_padded", (n, ceil_div(k, TMA_FLOATS) * TMA_FLOATS)),)
 
 
 def plan_small_batch(configuration: Configuration, problem: Problem) -> Plan:
@@ -169,11 +185,13 @@ def plan_small_batch(configuration: Configuration, problem: Problem) -> Plan:
 
 
 def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
-    """A tiny product, and one that no tile divides; K and N stay multiples of the vector width."""
+    """A tiny product, and one that no tile divides; K and N stay multiples of the vector width. wgmma: also an odd K."""
     width = int(configuration.get("vector_width", 4))
+    odd = (family.problem(M=19, N=37, K=261),) if configuration["algorithm"] == "wgmma" else ()
     return (
         family.problem(M=1, N=4 * width, K=width),
         family.problem(M=19, N=36 + width, K=260 + width),
+        *odd,
     )
 
 
@@ -212,6 +230,15 @@ family = Family(
         "batch16-4096x11008": {"M": 16, "N": 4096, "K": 11008},
         "batch128-4096x4096": {"M": 128, "N": 4096, "K": 4096},
         "batch128-8192x28672": {"M": 128, "N": 8192, "K": 28672},
+        "batch1-8192x28672": {"M": 1, "N": 8192, "K": 28672},
+        "batch16-4099x4097": {"M": 16, "N": 4099, "K": 4097},
+        "batch64-4096x4096": {"M": 64, "N": 4096, "K": 4096},
+        "batch64-11008x4096": {"M": 64, "N": 11008, "K": 4096},
+        "batch127-4096x11008": {"M": 127, "N": 4096, "K": 11008},
+        "batch128-11008x4096": {"M": 128, "N": 11008, "K": 4096},
+        "batch128-4099x4097": {"M": 128, "N": 4099, "K": 4097},
+        "batch256-4096x11008": {"M": 256, "N": 4096, "K": 11008},
+        "batch256-8192x28672": {"M": 256, "N": 8192, "K": 28672},
     },
     parameters=(
         Parameter(
@@ -331,7 +358,6 @@ family = Family(
             "the weight is read at most 4 times: M is at most 4 batch tiles",
             lambda batch_tile, M: 4 * batch_tile >= M,
         ),
-        Rule("wgmma reads 16 bytes of the weight at once: 4 divides K", lambda ring, K: K % 4 == 0),
         Rule(
             f"the ring fits in {SMEM_PER_BLOCK} bytes of shared memory",
             lambda warpgroups, ring, operands: wgmma_bytes(warpgroups, ring, operands) <= SMEM_PER_BLOCK,

@@ -14,6 +14,7 @@
 // Source of the fragment layouts and descriptors: PTX ISA, section "wgmma".
 #include "combine.cuh"
 #include "operands.cuh"
+#include "padded.cuh"
 #include "swish.cuh"
 
 namespace linear {
@@ -249,8 +250,7 @@ split_x(const float* __restrict__ x, unsigned* __restrict__ tiles, int m_size, i
   for (int j = 0; j < 2; ++j) {
     const int column = slice * kDepth + 8 * t + 4 * j;
     float v[4] = {};
-    // 4 divides K
-    if (row < m_size && column < k_size) load_vector<4>(v, x + row * k_size + column);
+    if (row < m_size) load_columns(v, x + row * k_size, column, k_size);
     const Parts parts = split_infinite(v);
 #pragma unroll
     for (int word = 0; word < kWords; ++word) {

@@ -22,6 +22,7 @@ CASES = [
     ("linear_swish_scale", "simt", "small"),
     ("linear_swish_scale", "small_batch", "tails"),
     ("linear_swish_scale", "wgmma", "small"),
+    ("linear_swish_scale", "wgmma", "tails"),
 ]
 
 
