@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -39,6 +40,9 @@ from ktune.core.settings import read_settings
 from ktune.core.space import Space
 from ktune.core.variant import make_variant
 from ktune.nn.winners import shipped_winners
+
+if TYPE_CHECKING:
+    from ktune.nn.executable import Executable
 
 LOADED = load_family("linear_swish_scale")
 FAMILY = LOADED.family
@@ -122,6 +126,17 @@ def winners() -> Iterator[Subject]:
 
 
 def runs(subjects: Sequence[Subject]) -> Iterator[tuple[Subject, Run]]:
+    """Each subject with what runs its kernel on a poisoned output."""
+    for subject, executable in executables(subjects):
+
+        def run(given: Tensors, y: torch.Tensor, executable: Executable = executable) -> None:
+            y.fill_(torch.nan)
+            executable({**given, "y": y})
+
+        yield subject, run
+
+
+def executables(subjects: Sequence[Subject]) -> Iterator[tuple[Subject, Executable]]:
     """Each subject with its kernel, built and loaded on the current GPU."""
     from ktune.build.builder import Builder
     from ktune.build.toolchain import find_toolchain
@@ -137,13 +152,7 @@ def runs(subjects: Sequence[Subject]) -> Iterator[tuple[Subject, Run]]:
         assert result.cubin is not None, f"{subject.name}: {result.status} {result.detail}"
         plan = FAMILY.plan(subject.configuration, subject.problem)
         tensors = (*FAMILY.inputs(subject.problem), *FAMILY.outputs(subject.problem))
-        executable = Executable(LOADED, plan, tensors, result.cubin, device)
-
-        def run(given: Tensors, y: torch.Tensor, executable: Executable = executable) -> None:
-            y.fill_(torch.nan)
-            executable({**given, "y": y})
-
-        yield subject, run
+        yield subject, Executable(LOADED, plan, tensors, result.cubin, device)
 
 
 def output(problem: Problem, given: Mapping[str, torch.Tensor]) -> torch.Tensor:

@@ -185,7 +185,7 @@ def plan_small_batch(configuration: Configuration, problem: Problem) -> Plan:
 
 
 def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
-    """A tiny product, and one that no tile divides; K and N stay multiples of the vector width. wgmma: also an odd K."""
+    """A tiny product, one that no tile divides, of wgmma an odd K; else N and K are multiples of the vector width."""
     width = int(configuration.get("vector_width", 4))
     odd = (family.problem(M=19, N=37, K=261),) if configuration["algorithm"] == "wgmma" else ()
     return (
