@@ -9,6 +9,8 @@ of the family by its own rules. Checks, all of them if none is named:
               1,000 launches on a poisoned output gives the same bits
     negative  z from -1e4 to 50: right, and zero where the reference rounds to zero
     special   Inf, -Inf and NaN in x, weight and bias: the same kind of value as float64 gives, at the same places
+    kinds     every kind of inputs of reference.py, by the componentwise bound: huge, tiny, cancelling, outliers, where
+              no fixed tolerance says much; K=8,192
     far       a weight of 2.15e9 elements (N=65,600, K=32,768 or 32,767; 8.6 GB), M=16 and 128: right, the last rows too
     small     small odd sizes once: right. For the sanitizer, which needs each allocation by itself:
 
@@ -72,6 +74,7 @@ BY_BATCH: dict[str, tuple[str, tuple[Value, ...]]] = {
 TOLD_OF_SPECIAL = ("fp16",)
 
 STRESS = {"M": 24, "N": 260, "K": 516}
+KINDS_SIZES = (64, 512, 8192)
 SMALL = ((1, 1, 1), (1, 129, 33), (19, 101, 251), (3, 40, 36), (128, 257, 260), (130, 129, 68))
 FAR = ((16, 65_600, 32_768), (128, 65_600, 32_768), (128, 65_600, 32_767))
 LAST_ROWS = 64
@@ -234,6 +237,19 @@ def special(run: Run, problem: Problem, given: Tensors) -> Iterator[tuple[str, b
         yield case, not told, ", ".join(told) or f"all {count} that are not finite agree"
 
 
+def each_kind(run: Run, problem: Problem, device: str) -> Iterator[tuple[str, bool, str]]:
+    """(kind of inputs, whether every element keeps the componentwise bound, the errors)."""
+    for kind in REFERENCE.KINDS:
+        given = REFERENCE.inputs(problem, 7, kind, device=device)
+        y = output(problem, given)
+        run(given, y)
+        truth, bound = REFERENCE.reference(problem, given)["y"], REFERENCE.bound(problem, given)["y"]
+        accuracy = compare(y, truth, FAMILY.tolerance, bound=bound)
+        assert accuracy.bound_ratio is not None
+        detail = f"componentwise {accuracy.bound_ratio:.3g}; elementwise {accuracy.worst_ratio:.3g}"
+        yield kind, accuracy.bound_ratio <= 1.0, f"{detail}, normwise {accuracy.normwise:.2g}"
+
+
 def far(run: Run, problem: Problem, given: Tensors) -> tuple[bool, str]:
     """Right everywhere, and in the last rows of the weight, which lie beyond 2^31 elements, by themselves."""
     y = output(problem, given)
@@ -251,11 +267,11 @@ def small(run: Run, problem: Problem, given: Tensors) -> tuple[bool, str]:
     return judged(y, problem, given)
 
 
-CHECKS = ("repeat", "negative", "special", "far", "small")
+CHECKS = ("repeat", "negative", "special", "kinds", "far", "small")
 
 
 def problems_of(check: str) -> tuple[Problem, ...]:
-    sizes = {"far": FAR, "small": SMALL}.get(check, (tuple(STRESS.values()),))
+    sizes = {"far": FAR, "small": SMALL, "kinds": (KINDS_SIZES,)}.get(check, (tuple(STRESS.values()),))
     return tuple(FAMILY.problem(M=m, N=n, K=k) for m, n, k in sizes)
 
 
@@ -277,12 +293,15 @@ def lines_of(check: str, part: str, launches: int) -> Iterator[Line]:
 def judge(check: str, subject: Subject, run: Run, launches: int, device: str) -> Iterator[Line]:
     """The lines of one subject."""
     problem, given = subject.problem, drawn(subject.problem, device)
-    # by the configuration, since "expected wrong" must be wrong
     expected = FAMILY.expected_wrong(subject.configuration)
     if check == "special":
         for case, right, detail in special(run, problem, given):
             told = not right and any(word in str(subject.configuration.get("operands")) for word in TOLD_OF_SPECIAL)
             yield Line(check, subject.name, case, right, detail, told)
+        return
+    if check == "kinds":
+        for kind, right, detail in each_kind(run, problem, device):
+            yield Line(check, subject.name, kind, right, detail, not right and bool(expected))
         return
     judges: dict[str, Callable[[], tuple[bool, str]]] = {
         "repeat": lambda: repeat(run, problem, given, launches),

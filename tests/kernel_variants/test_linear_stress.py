@@ -21,7 +21,7 @@ PROBLEM = stress.FAMILY.problem(**stress.STRESS)
 def layer(given: stress.Tensors, y: torch.Tensor) -> None:
     """In fp32, as a kernel of the family computes it."""
     z = given["x"] @ given["weight"].t() + given["bias"]
-    torch.div(2.0 * z, 1.0 + torch.exp(-z), out=y)
+    y.copy_(2.0 * z / (1.0 + torch.exp(-z)))
 
 
 def clamped(given: stress.Tensors, y: torch.Tensor) -> None:
@@ -53,7 +53,7 @@ def lines(check: str, run: Callable[[stress.Tensors, torch.Tensor], None]) -> li
     return list(stress.judge(check, subject, run, 100, "cpu"))
 
 
-@pytest.mark.parametrize("check", ["repeat", "negative", "special", "small", "far"])
+@pytest.mark.parametrize("check", ["repeat", "negative", "special", "kinds", "small", "far"])
 def test_a_right_layer_passes_every_check(check: str) -> None:
     assert [str(line) for line in lines(check, layer) if not line.right] == []
 
@@ -66,6 +66,24 @@ def test_each_check_finds_what_it_is_for() -> None:
     assert found["NaN in bias"].right
 
 
+def test_corrections_of_a_fixed_step_are_found_by_the_outliers_alone() -> None:
+    """Of fp16 with 8-bit corrections, steps as wide as the largest number of a row asks for."""
+
+    def stepped(given: stress.Tensors, y: torch.Tensor) -> None:
+        parts = {}
+        for name in ("x", "weight"):
+            wide = given[name] / given[name].abs().amax(1, keepdim=True).double() * 127.0
+            high = wide.half().double()
+            parts[name] = (high, wide.round(), ((wide - high) * 4064.0).round().clamp(-128, 127) / 4064.0)
+        (high, whole, rest), (w_high, w_whole, w_rest) = parts["x"], parts["weight"]
+        z = high @ w_high.t() + whole @ w_rest.t() + rest @ w_whole.t()
+        z *= given["x"].abs().amax(1).double()[:, None] * given["weight"].abs().amax(1).double() / 127.0**2
+        layer({"x": z, "weight": torch.eye(len(w_high), dtype=torch.float64), "bias": given["bias"].double()}, y)
+
+    found = {line.problem: line.right for line in lines("kinds", stepped)}
+    assert not found.pop("outliers") and all(found.values())
+
+
 def test_differences_that_the_readme_states_are_told_and_not_wrong() -> None:
     subject = stress.configured("wgmma fp16_e5m2", PROBLEM)
     assert subject is not None
@@ -73,7 +91,7 @@ def test_differences_that_the_readme_states_are_told_and_not_wrong() -> None:
     assert found and all(line.told for line in found)
 
 
-@pytest.mark.parametrize("check", ["negative", "special", "small", "far"])
+@pytest.mark.parametrize("check", ["negative", "special", "kinds", "small", "far"])
 def test_every_subject_is_run_somewhere(check: str) -> None:
     assert {subject.name for subject in stress.subjects_of(check, "")} == set(stress.SUBJECTS)
 
@@ -86,7 +104,7 @@ def test_the_far_problems_have_weights_beyond_2_to_the_31_elements() -> None:
 @pytest.mark.build
 @pytest.mark.skipif(bool(NO_GPU), reason=f"needs a CUDA GPU: {NO_GPU}")
 @pytest.mark.parametrize("name", stress.SUBJECTS)
-@pytest.mark.parametrize("check", ["negative", "special", "small"])
+@pytest.mark.parametrize("check", ["negative", "special", "kinds", "small"])
 def test_the_kernels_stand_it(check: str, name: str) -> None:
     with torch.no_grad():
         made = [stress.configured(name, problem) for problem in stress.problems_of(check)]
