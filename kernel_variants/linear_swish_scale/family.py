@@ -26,6 +26,9 @@ WGMMA_DEPTH = 32
 WGMMA_ROW_BYTES = 128
 WGMMA_ALIGNMENT = 1024
 SPLIT_X_THREADS = 256
+PAD_THREADS = 256
+# TMA copies rows that begin at multiples of 16 bytes.
+TMA_FLOATS = 4
 FRAGMENT_REGISTERS = 160
 SMALL_BATCH_REGISTERS = 160
 
@@ -105,14 +108,20 @@ def with_combine(
     return Plan((*launches, combine), (*workspace, Tensor("parts", (split, problem["M"], problem["N"]))))
 
 
-def wgmma_bytes(warpgroups: int, ring: int) -> int:
+def x_row_bytes(operands: str) -> int:
+    """Of one slice of x, as split_x writes it: of tf32x3 two tiles, else one."""
+    return WGMMA_ROW_BYTES * (2 if operands == "tf32x3" else 1)
+
+
+def wgmma_bytes(warpgroups: int, ring: int, operands: str) -> int:
     """Dynamic shared memory of wgmma.cu: aligned stages of x and w, and two barriers for each."""
-    return WGMMA_ALIGNMENT + ring * ((WGMMA_BATCH + 64 * warpgroups) * WGMMA_ROW_BYTES + 16)
+    stage = WGMMA_BATCH * x_row_bytes(operands) + 64 * warpgroups * WGMMA_ROW_BYTES
+    return WGMMA_ALIGNMENT + ring * (stage + 16)
 
 
-def weight_map(warpgroups: int) -> TensorMap:
+def weight_map(tensor: str, warpgroups: int) -> TensorMap:
     """A block's rows of one slice, in the swizzle that wgmma.cu reads. L2 fetches no more than asked."""
-    return TensorMap("weight", (64 * warpgroups, WGMMA_DEPTH), swizzle_bytes=WGMMA_ROW_BYTES)
+    return TensorMap(tensor, (64 * warpgroups, WGMMA_DEPTH), swizzle_bytes=WGMMA_ROW_BYTES)
 
 
 def plan_wgmma(configuration: Configuration, problem: Problem) -> Plan:
@@ -123,6 +132,7 @@ def plan_wgmma(configuration: Configuration, problem: Problem) -> Plan:
     clusters = ceil_div(problem["N"], 64 * groups * cluster)
     tiles_m = ceil_div(problem["M"], WGMMA_BATCH)
     slices = ceil_div(problem["K"], WGMMA_DEPTH)
+    operands = str(configuration["operands"])
     rows = tiles_m * WGMMA_BATCH
     split_x = KernelLaunch(
         "split_x",
@@ -130,19 +140,32 @@ def plan_wgmma(configuration: Configuration, problem: Problem) -> Plan:
         (SPLIT_X_THREADS, 1, 1),
         ("x", "x_tiles", Scalar(problem["M"]), Scalar(problem["K"])),
     )
+    # A weight whose rows TMA cannot copy is copied first into one with rows that it can.
+    pads, padded = pad_weight(problem)
+    weight = weight_map("weight_padded" if pads else "weight", groups)
     out = "parts" if split > 1 else "y"
     sizes = tuple(Scalar(problem[s]) for s in "MNK")
     main = KernelLaunch(
         "wgmma",
         (tiles_m * clusters * split * cluster, 1, 1),
         (128 * (groups + 1), 1, 1),
-        ("x_tiles", weight_map(groups), "bias", out, *sizes, Scalar(SCALE, "float32")),
-        wgmma_bytes(groups, ring),
+        ("x_tiles", weight, "bias", out, *sizes, Scalar(SCALE, "float32")),
+        wgmma_bytes(groups, ring, operands),
         cluster=(cluster, 1, 1),
-        programmatic=True,
+        # it fetches slices of the weight before it waits for its predecessor
+        programmatic=not pads,
     )
-    x_tiles = Tensor("x_tiles", (rows * slices * WGMMA_ROW_BYTES // 4,), "int32")
-    return with_combine((split_x, main), (x_tiles,), split, problem)
+    x_tiles = Tensor("x_tiles", (rows * slices * x_row_bytes(operands) // 4,), "int32")
+    return with_combine((*pads, split_x, main), (x_tiles, *padded), split, problem)
+
+
+def pad_weight(problem: Problem) -> tuple[tuple[KernelLaunch, ...], tuple[Tensor, ...]]:
+    """Where 4 does not divide K: the launch that copies the weight into rows of whole 16 bytes, and these."""
+    n, k = problem["N"], problem["K"]
+    if k % TMA_FLOATS == 0:
+        return (), ()
+    launch = KernelLaunch("pad_weight", (n, 1, 1), (PAD_THREADS, 1, 1), ("weight", "weight_padded", Scalar(k)))
+    return (launch,), (Tensor("weight_padded", (n, ceil_div(k, TMA_FLOATS) * TMA_FLOATS)),)
 
 
 def plan_small_batch(configuration: Configuration, problem: Problem) -> Plan:
@@ -162,11 +185,13 @@ def plan_small_batch(configuration: Configuration, problem: Problem) -> Plan:
 
 
 def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
-    """A tiny product, and one that no tile divides; K and N stay multiples of the vector width."""
+    """A tiny product, one that no tile divides, of wgmma an odd K; else N and K are multiples of the vector width."""
     width = int(configuration.get("vector_width", 4))
+    odd = (family.problem(M=19, N=37, K=261),) if configuration["algorithm"] == "wgmma" else ()
     return (
         family.problem(M=1, N=4 * width, K=width),
         family.problem(M=19, N=36 + width, K=260 + width),
+        *odd,
     )
 
 
@@ -178,7 +203,7 @@ def cost(problem: Problem) -> Cost:
 
 
 def expected_wrong(configuration: Configuration) -> str:
-    if configuration.get("scheme") == "tf32":
+    if "tf32" in (configuration.get("scheme"), configuration.get("operands")):
         return "TF32 rounds the operands to 11 bits of significand"
     if configuration.get("operands") == "fp16_e5m2":
         return "corrections of 3 bits of significand leave a normwise error of 2e-5 at every K, twice what is allowed"
@@ -205,6 +230,15 @@ family = Family(
         "batch16-4096x11008": {"M": 16, "N": 4096, "K": 11008},
         "batch128-4096x4096": {"M": 128, "N": 4096, "K": 4096},
         "batch128-8192x28672": {"M": 128, "N": 8192, "K": 28672},
+        "batch1-8192x28672": {"M": 1, "N": 8192, "K": 28672},
+        "batch16-4099x4097": {"M": 16, "N": 4099, "K": 4097},
+        "batch64-4096x4096": {"M": 64, "N": 4096, "K": 4096},
+        "batch64-11008x4096": {"M": 64, "N": 11008, "K": 4096},
+        "batch127-4096x11008": {"M": 127, "N": 4096, "K": 11008},
+        "batch128-11008x4096": {"M": 128, "N": 11008, "K": 4096},
+        "batch128-4099x4097": {"M": 128, "N": 4099, "K": 4097},
+        "batch256-4096x11008": {"M": 256, "N": 4096, "K": 11008},
+        "batch256-8192x28672": {"M": 256, "N": 8192, "K": 28672},
     },
     parameters=(
         Parameter(
@@ -212,7 +246,7 @@ family = Family(
             ("cublas_epilogue", "simt", "small_batch", "wgmma"),
             "cublas_epilogue",
             "cuBLAS and one kernel after it; a fused GEMM in CUDA cores; a fused kernel bound by reading the weight; "
-            "a fused GEMM on Hopper's tensor cores, operands split into two bf16 numbers",
+            "a fused GEMM on Hopper's tensor cores, operands split into numbers of fewer bits",
         ),
         Parameter("scheme", ("fp32", "tf32"), "fp32", "precision of the cuBLAS product", when=CUBLAS),
         Parameter("bm", (32, 64, 128), 128, "rows of the batch in a block's tile", when=SIMT),
@@ -243,9 +277,10 @@ family = Family(
         ),
         Parameter(
             "operands",
-            ("bf16x3", "fp16_e5m2"),
+            ("tf32", "tf32x3", "bf16x3", "fp16x3", "fp16_e5m2"),
             "bf16x3",
-            "what an operand is split into: two bf16 and three products; fp16, with two corrections in e5m2",
+            "what an operand becomes: one tf32; or two tf32, bf16 or fp16 and three products; or fp16 with two "
+            "corrections in e5m2",
             when=WGMMA,
             label="op",
         ),
@@ -255,7 +290,7 @@ family = Family(
             ("small_first", "large_first"),
             "small_first",
             "which of the three products is summed first",
-            when={"operands": ("bf16x3",)},
+            when={"operands": ("tf32x3", "bf16x3")},
         ),
         Parameter("hints", (False, True), True, "L2 keeps x and lets go of the weight", when=WGMMA),
         Parameter(
@@ -323,10 +358,9 @@ family = Family(
             "the weight is read at most 4 times: M is at most 4 batch tiles",
             lambda batch_tile, M: 4 * batch_tile >= M,
         ),
-        Rule("wgmma reads 16 bytes of the weight at once: 4 divides K", lambda ring, K: K % 4 == 0),
         Rule(
             f"the ring fits in {SMEM_PER_BLOCK} bytes of shared memory",
-            lambda warpgroups, ring: wgmma_bytes(warpgroups, ring) <= SMEM_PER_BLOCK,
+            lambda warpgroups, ring, operands: wgmma_bytes(warpgroups, ring, operands) <= SMEM_PER_BLOCK,
         ),
         Rule("unroll divides bk", lambda unroll, bk: bk % unroll == 0),
     ),

@@ -165,7 +165,7 @@ __device__ __forceinline__ void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-enum class Type { bf16, f16, e5m2 };
+enum class Type { tf32, bf16, f16, e5m2 };
 
 #define KTUNE_8(d, i) \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
@@ -195,6 +195,8 @@ __device__ __forceinline__ void multiply(float (&d)[64], const unsigned (&a)[4],
     KTUNE_MULTIPLY("k16.f32.bf16.bf16", ", 0");
   } else if constexpr (kType == Type::f16) {
     KTUNE_MULTIPLY("k16.f32.f16.f16", ", 0");
+  } else if constexpr (kType == Type::tf32) {
+    KTUNE_MULTIPLY("k8.f32.tf32.tf32", "");
   } else {
     KTUNE_MULTIPLY("k32.f32.e5m2.e5m2", "");
   }

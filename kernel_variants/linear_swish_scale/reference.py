@@ -7,11 +7,13 @@ import torch
 
 from ktune.core.model import Problem
 
-KINDS = ("normal", "uniform", "large", "small", "cancelling")
+KINDS = ("normal", "uniform", "large", "small", "cancelling", "outliers")
 SCALE = 2.0
 
 # Rows of the weight that are widened to float64 at a time.
 ROWS_AT_ONCE = 1024
+
+OUTLIER_EVERY = 500
 
 # The steepest slope of swish, at z = 2.4.
 STEEPEST = 1.1
@@ -22,7 +24,7 @@ def inputs(problem: Problem, seed: int, kind: str = "normal", device: str = "cpu
 
     Drawn on `device`, so the same seed gives the same values on the same kind of device. Kinds: x from N(0, 1)
     (`normal`), U[0, 1) (`uniform`), N(0, 1) times 1e3 (`large`) or 1e-4 (`small`); `cancelling` has the second half of
-    each row of x and weight undo most of the first.
+    each row of x and weight undo most of the first; `outliers` has every 500th column of x a thousand times as large.
     """
     m, n, k = (problem[s] for s in "MNK")
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -38,6 +40,8 @@ def inputs(problem: Problem, seed: int, kind: str = "normal", device: str = "cpu
     )
     x *= {"large": 1e3, "small": 1e-4}.get(kind, 1.0)
     weight, bias = flat(n, k), flat(n)
+    if kind == "outliers":
+        x[:, ::OUTLIER_EVERY] *= 1e3
     if kind == "cancelling" and k > 1:
         half = k // 2
         x[:, half : 2 * half] = -x[:, :half]

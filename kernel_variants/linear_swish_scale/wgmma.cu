@@ -10,9 +10,11 @@
 //
 // The order of the columns inside a slice is free as long as both operands agree: product j of a slice takes columns
 // 8t + 4j + {0, 1, 2, 3} into its places {2t, 2t + 1, 2t + 8, 2t + 9}, t = 0 .. 3, so that one 16-byte load of a row of
-// w feeds one product. Source of the fragment layouts and descriptors: PTX ISA, section "wgmma".
+// w feeds one product. Of tf32 it feeds two: product p takes columns 8t + 2p + {0, 1} into its places {t, t + 4}.
+// Source of the fragment layouts and descriptors: PTX ISA, section "wgmma".
 #include "combine.cuh"
 #include "operands.cuh"
+#include "padded.cuh"
 #include "swish.cuh"
 
 namespace linear {
@@ -27,10 +29,10 @@ constexpr int kBatch = 128;
 constexpr int kDepth = 32;
 constexpr int kRowBytes = 128;
 constexpr int kWBytes = kTileRows * kRowBytes;
-constexpr int kXBytes = kBatch * kRowBytes;
+constexpr int kXBytes = kXTiles * kBatch * kRowBytes;
 constexpr int kXShare = kXBytes / kCluster;
 constexpr int kStageBytes = kWBytes + kXBytes;
-constexpr int kHalf = kBf16x3 ? 3 : 2;    // of a slice's products
+constexpr bool kTight = kFp16x3;    // of registers: loads one at a time, and nothing kept that can be had again
 constexpr int kPromoteSlices = config::kPromoteK / kDepth;
 // setmaxnreg is for whole warpgroups, so the producing thread has one to itself.
 constexpr int kThreads = 128 + 128 * kConsumers;
@@ -40,6 +42,16 @@ constexpr int kConsumerRegisters = 240;
 static_assert(config::kPromoteK % kDepth == 0, "sums are promoted after whole slices");
 static_assert(kXBytes % 1024 == 0 && kWBytes % 1024 == 0, "swizzled tiles start at multiples of 1024 bytes");
 static_assert(kXShare % 16 == 0 && kCluster <= 4, "blocks copy equal shares of a tile of x to at most 4");
+
+// A consuming thread's sums are of this row and of the one 8 further on, of its warpgroup's 64.
+__device__ __forceinline__ int row_of(int thread) { return thread % 128 / 32 * 16 + thread % 32 / 4; }
+
+// threadIdx.x, read anew so that no register holds it meanwhile.
+__device__ __forceinline__ int thread_again() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
 
 struct Work {
   int n0;             // first row of w; beyond N for the block that fills up the last cluster
@@ -155,34 +167,33 @@ struct Consumer {
     const unsigned long long tile = tile_descriptor(stages.x(stage));
     const int keep = i % kPromoteSlices == 0 ? 0 : 1;
     const int s = following.stage;
-    if constexpr (kBf16x3) {
-      now.multiply_with<0>(sums, tile, keep);
+    if constexpr (!kE5m2) {
+      now.multiply_with<0, kThird>(sums, tile, keep);
       if (i + 1 < slices) wait(stages.full + 8 * s, following.phase);
-      const float4 a = load(s, 0, 0), b = load(s, 1, 0);
-      now.multiply_with<1>(sums, tile, 1);
+      const float4 a = load(s, 0, 0), b = kTight ? a : load(s, 1, 0);
+      now.multiply_with<kThird, kHalf - kThird>(sums, tile, keep);
       next.put(0, 0, a);
-      now.multiply_with<2>(sums, tile, 1);
-      next.put(1, 0, b);
-      const float4 c = load(s, 0, 1), d = load(s, 1, 1);
+      now.multiply_with<kHalf - kThird, kHalf>(sums, tile, keep);
+      next.put(1, 0, kTight ? load(s, 1, 0) : b);
+      const float4 c = load(s, 0, 1), d = kTight ? c : load(s, 1, 1);
       wait_products<kHalf>();
       if (i > 0) release(before);
-      now.multiply_with<3>(sums, tile, 1);
+      now.multiply_with<kHalf, kHalf + kThird>(sums, tile, 1);
       next.put(0, 1, c);
-      now.multiply_with<4>(sums, tile, 1);
-      next.put(1, 1, d);
-      now.multiply_with<5>(sums, tile, 1);
+      now.multiply_with<kHalf + kThird, 2 * kHalf - kThird>(sums, tile, 1);
+      next.put(1, 1, kTight ? load(s, 1, 1) : d);
+      now.multiply_with<2 * kHalf - kThird, 2 * kHalf>(sums, tile, 1);
     } else {
-      now.multiply_with<0>(sums, tile, keep);
-      now.multiply_with<1>(sums, tile, 1);
+      now.multiply_with<0, kHalf>(sums, tile, keep);
       wait_products<kHalf>();
       if (i > 0) release(before);
       if (i + 1 < slices) wait(stages.full + 8 * s, following.phase);
       next.put(0, 0, load(s, 0, 0));
       next.put(1, 0, load(s, 1, 0));
-      now.multiply_with<2>(sums, tile, 1);
+      now.multiply_with<2, 3>(sums, tile, 1);
       next.put(0, 1, load(s, 0, 1));
       next.put(1, 1, load(s, 1, 1));
-      now.multiply_with<3>(sums, tile, 1);
+      now.multiply_with<3, 4>(sums, tile, 1);
     }
     if ((i + 1) % kPromoteSlices == 0 || i + 1 == slices) {
       wait_products<0>();
@@ -221,8 +232,8 @@ struct Consumer {
 
 }  // namespace linear
 
-// x [M, K] fp32 -> tiles [ceil(M / 128), ceil(K / 32), 128 rows, 128 bytes], see the order of columns above; zeros
-// beyond M and K. One thread makes 8 columns of a row.
+// x [M, K] fp32 -> tiles [ceil(M / 128), ceil(K / 32), kXTiles, 128 rows, 128 bytes], see the order of columns above;
+// zeros beyond M and K. One thread makes 8 columns of a row.
 extern "C" __global__ void __launch_bounds__(256)
 split_x(const float* __restrict__ x, unsigned* __restrict__ tiles, int m_size, int k_size) {
   using namespace linear;
@@ -233,19 +244,18 @@ split_x(const float* __restrict__ x, unsigned* __restrict__ tiles, int m_size, i
   const int slice = static_cast<int>(thread / 4 % slices);
   const long long row = thread / 4 / slices;
   if (row >= (m_size + kBatch - 1) / kBatch * kBatch) return;
-  unsigned* to = tiles + ((row / kBatch * slices + slice) * kBatch + row % kBatch) * (kRowBytes / 4);
+  unsigned* to = tiles + ((row / kBatch * slices + slice) * kXTiles * kBatch + row % kBatch) * (kRowBytes / 4);
   const int swizzle = static_cast<int>(row % 8);
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
     const int column = slice * kDepth + 8 * t + 4 * j;
     float v[4] = {};
-    // 4 divides K
-    if (row < m_size && column < k_size) load_vector<4>(v, x + row * k_size + column);
+    if (row < m_size) load_columns(v, x + row * k_size, column, k_size);
     const Parts parts = split_infinite(v);
 #pragma unroll
-    for (int pair = 0; pair < 2; ++pair) {
-      to[(high_chunk(j, pair) ^ swizzle) * 4 + t] = parts.high[pair];
-      to[(low_chunk(j, pair) ^ swizzle) * 4 + t] = parts.low[pair];
+    for (int word = 0; word < kWords; ++word) {
+      to[(chunk_offset(high_chunk(j, word)) ^ swizzle) * 4 + t] = parts.high[word];
+      if constexpr (kRest) to[(chunk_offset(low_chunk(j, word)) ^ swizzle) * 4 + t] = parts.low[word];
     }
   }
 }
@@ -280,15 +290,18 @@ wgmma(const char* __restrict__ x_tiles, const __grid_constant__ linear::TensorMa
     if constexpr (kCluster > 1) arrive_in_cluster<true>();
   } else {
     if constexpr (kConsumers > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kConsumerRegisters));
-    const int group = static_cast<int>(threadIdx.x) / 128 - 1;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    const int row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane / 4;
-    const int t = lane % 4;
+    int group = static_cast<int>(threadIdx.x) / 128 - 1;
+    int row = row_of(static_cast<int>(threadIdx.x));
+    int t = static_cast<int>(threadIdx.x) % 32 % 4;
     Sums sums;
     Consumer{stages, memory + kXBytes + (group * kRowsPerGroup + row) * kRowBytes, work.slices, (2 * t) ^ (row % 8)}.run(
         sums);
     if constexpr (kCluster > 1) arrive_in_cluster<true>();
     // Sum 4 i + e is row (e / 2) * 8 of w and column 8 i + 2 t + e % 2 of the batch.
+    if constexpr (kTight) {
+      const int thread = thread_again();
+      group = thread / 128 - 1, row = row_of(thread), t = thread % 4;
+    }
     float* to = out + (kSplitK > 1 ? static_cast<long long>(work.part) * m_size * n_size : 0);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {

@@ -10,16 +10,22 @@ from html import escape
 from ktune.output.rounding import microseconds
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 14, 14, 34
+# Pixels that a letter and a line of text beside a point may take.
+_LETTER, _LINE = 6.4, 14
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One point: position, class of the style sheet (`search`, `full`, `culled`, `won`), and what hovering shows."""
+    """One point: position, class of the style sheet (`search`, `full`, `culled`, `won`), and what hovering shows.
+
+    label: what stands beside it.
+    """
 
     x: float
     y: float
     style: str
     title: str
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,13 +70,20 @@ def scatter(
     levels: Sequence[Level],
     axis: tuple[str, str],
     size: tuple[int, int] = (900, 340),
+    logarithmic: tuple[bool, bool | None] = (False, None),
 ) -> str:
-    """Points over x, the staircase `steps` of the best so far, and horizontal levels. axis: names of x and y."""
+    """Points over x, the staircase `steps` of the best so far, and horizontal levels. axis: names of x and y.
+
+    logarithmic: whether x and y are; None is where the data span much.
+    """
     width, height = size
     heights = [m.y for m in marks] + [level.y for level in levels]
-    x = Scale(min(m.x for m in marks), max(m.x for m in marks), _LEFT + 8, width - _RIGHT - 8, logarithmic=False)
+    low, high = min(m.x for m in marks), max(m.x for m in marks)
+    if logarithmic[0]:
+        low, high = low / 1.1, high * 1.1
+    x = Scale(low, high, _LEFT + 8, width - _RIGHT - 8, logarithmic=logarithmic[0])
     low, high = _padded(min(heights), max(heights))
-    y = Scale(low, high, height - _BOTTOM, _TOP)
+    y = Scale(low, high, height - _BOTTOM, _TOP, logarithmic=logarithmic[1])
     parts = [_frame(size), *_horizontal_axis(x, axis[0], size), *_vertical_axis(y, axis[1], size)]
     if steps:
         parts.append(f'<path class="incumbent" d="{_staircase(steps, x, y, width - _RIGHT)}"/>')
@@ -80,9 +93,36 @@ def scatter(
             f'<circle class="mark {mark.style}" cx="{x(mark.x):.1f}" cy="{y(mark.y):.1f}" r="{radius}">'
             f"<title>{escape(mark.title)}</title></circle>"
         )
+    parts += mark_labels([(x(m.x), y(m.y), m.label, m.style) for m in marks], size)
     # Last, so that a crowd of points does not hide them.
     parts += _level_lines(levels, y, size)
     return _svg(parts, size, f"{axis[1]} over {axis[0]}")
+
+
+def mark_labels(points: Sequence[tuple[float, float, str, str]], size: tuple[int, int]) -> list[str]:
+    """Texts beside the points (x, y, text, style) that have one, moved up or down from what is there already."""
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y, _, _ in points]
+    parts = []
+    for x, y, text, style in points:
+        if not text:
+            continue
+        length = _LETTER * len(text)
+        places = [
+            (left, y + shift)
+            for shift in sorted(range(-10 * _LINE, 10 * _LINE + 1, _LINE // 2), key=abs)
+            for left in (x + 8, x - 8 - length)
+            if _LEFT < left < size[0] - _RIGHT - length and _TOP + _LINE < y + shift < size[1] - _BOTTOM
+        ]
+        boxes = [(left, at - _LINE / 2, left + length, at + _LINE / 2) for left, at in places]
+        free = next((box for box in boxes if not any(_overlap(box, other) for other in taken)), None)
+        left, top, right, bottom = free or (x + 8, y - _LINE / 2, x + 8 + length, y + _LINE / 2)
+        taken.append((left, top, right, bottom))
+        middle = (top + bottom) / 2
+        if abs(middle - y) > _LINE / 2:
+            near = left - 1 if left > x else right + 1
+            parts.append(f'<line class="guide" x1="{x:.1f}" y1="{y:.1f}" x2="{near:.1f}" y2="{middle:.1f}"/>')
+        parts.append(f'<text class="beside {style}" x="{left:.1f}" y="{middle + 4:.1f}">{escape(text)}</text>')
+    return parts
 
 
 def dots(rows: Sequence[tuple[str, float, str]], low: float, high: float, width: int = 420) -> str:
@@ -190,6 +230,11 @@ def _level_lines(levels: Sequence[Level], y: Scale, size: tuple[int, int]) -> li
 def _label(x: float, y: float, text: str, style: str = "") -> str:
     """Text that ends at x."""
     return f'<text class="{f"label {style}".strip()}" x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    """Of boxes (left, top, right, bottom)."""
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _shortened(text: str, most: int) -> str:

@@ -23,6 +23,7 @@ CASES = [
     ("linear_swish_scale", "small_batch", "tails"),
     ("linear_swish_scale", "wgmma", "small"),
     ("projections", "wgmma", "small"),
+    ("linear_swish_scale", "wgmma", "tails"),
 ]
 
 

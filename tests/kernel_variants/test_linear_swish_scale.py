@@ -106,10 +106,10 @@ class Slice:
     def of_x(self, chunk_of, bytes_each, products):
         """What split_x writes and a descriptor at chunk `start` of `size` chunks reads, for each (start, size)."""
         at = {}
-        for t, j, pair in itertools.product(range(4), range(2), range(2)):
+        for t, j, word in itertools.product(range(4), range(2), range(4 if bytes_each == 4 else 2)):
             for i in range(4 // bytes_each):
-                first = 8 * t + 4 * j + (2 * pair if bytes_each == 2 else 0)
-                at[chunk_of(j, pair) * 16 + 4 * t + bytes_each * i] = first + i
+                first = 8 * t + 4 * j + {1: 0, 2: 2 * word, 4: word}[bytes_each]
+                at[chunk_of(j, word) * 16 + 4 * t + bytes_each * i] = first + i
         return [[at[16 * start + bytes_each * k] for k in range(16 * size // bytes_each)] for start, size in products]
 
     def of_w_16(self, j):
@@ -117,6 +117,13 @@ class Slice:
         places = [0] * 16
         for t, i in itertools.product(range(4), range(4)):
             places[2 * t + (i if i < 2 else 8 + i - 2)] = 4 * (2 * t + j) + i
+        return places
+
+    def of_w_32(self, p):
+        """Product p of tf32, half of the load of chunk 2t + p / 2: registers 0, 2 of the fragment are k t, t + 4."""
+        places = [0] * 8
+        for t, i in itertools.product(range(4), range(2)):
+            places[t + 4 * i] = 4 * (2 * t + p // 2) + 2 * (p % 2) + i
         return places
 
     def of_w_8(self):
@@ -128,12 +135,18 @@ class Slice:
 
 
 def test_both_operands_of_wgmma_put_the_same_column_into_the_same_place():
-    """Places of x by `high_chunk` and `low_chunk` of operands.cuh, of w by its fragments, for 16- and 8-bit parts."""
+    """Places of x by `high_chunk` and `low_chunk` of operands.cuh, of w by its fragments, for 32-, 16-, 8-bit parts."""
     row = Slice()
     high = row.of_x(lambda j, pair: 2 * j + pair, 2, [(0, 2), (2, 2)])
     low_16 = row.of_x(lambda j, pair: 4 + 2 * j + pair, 2, [(4, 2), (6, 2)])
     assert high == low_16 == [row.of_w_16(0), row.of_w_16(1)]
     assert sorted(high[0] + high[1]) == list(range(32))
+    steps = [(2 * p, 2) for p in range(4)]
+    high_32 = row.of_x(lambda j, word: 4 * j + word, 4, steps)
+    # lo is in the same places of the next tile, chunks 8 to 15
+    low_32 = row.of_x(lambda j, word: 8 + 4 * j + word, 4, [(8 + start, size) for start, size in steps])
+    assert high_32 == low_32 == [row.of_w_32(p) for p in range(4)]
+    assert sorted(itertools.chain(*high_32)) == list(range(32))
     both_8 = row.of_x(lambda j, pair: 4 + 2 * pair + j, 1, [(4, 2), (6, 2)])
     assert both_8 == [row.of_w_8(), row.of_w_8()]
     assert sorted(row.of_w_8()) == list(range(32))
@@ -170,6 +183,11 @@ def test_a_blocks_rows_of_the_weight_arrive_by_one_copy_and_clusters_are_whole()
         {"algorithm": "wgmma", "ring": 7},
         {"algorithm": "wgmma", "ring": 8, "warpgroups": 1, "cluster": 1, "hints": False, "split_k": 2},
         {"algorithm": "wgmma", "order": "large_first", "promote_k": 32768},
+        {"algorithm": "wgmma", "operands": "tf32"},
+        {"algorithm": "wgmma", "operands": "tf32x3", "ring": 4},
+        {"algorithm": "wgmma", "operands": "tf32x3", "ring": 5, "warpgroups": 1, "cluster": 1, "order": "large_first"},
+        {"algorithm": "wgmma", "operands": "fp16x3", "ring": 7},
+        {"algorithm": "wgmma", "operands": "fp16x3", "ring": 8, "warpgroups": 1, "cluster": 1, "split_k": 4},
         {"algorithm": "wgmma", "operands": "fp16_e5m2"},
         {"algorithm": "wgmma", "operands": "fp16_e5m2", "warpgroups": 1, "cluster": 1},
     ],
@@ -187,6 +205,76 @@ def test_a_sample_of_each_algorithm_compiles_without_spills(chosen, tmp_path):
     assert "serialized" not in built.stderr
     spilled = [line for line in built.stderr.splitlines() if "spill" in line and "0 bytes spill stores" not in line]
     assert not spilled, spilled
+
+
+def tf32(tensor):
+    return rounded(tensor, 11)
+
+
+def split_z(operands, x, weight):
+    """x W^T of the parts that operands.cuh makes, summed in float64: what the split alone costs."""
+    if operands == "tf32":
+        return tf32(x).double() @ tf32(weight).double().t()
+    narrow = {
+        "tf32x3": tf32,
+        "bf16x3": lambda tensor: tensor.bfloat16().float(),
+        "fp16x3": lambda tensor: tensor.half().float(),
+    }[operands]
+    raised, w_scale = (2048.0, 256.0) if operands == "fp16x3" else (1.0, 1.0)
+    weight = weight * w_scale
+    x_high, w_high = narrow(x), narrow(weight)
+    x_low, w_low = narrow((x - x_high) * raised), narrow((weight - w_high) * raised)
+    x_high, w_high, x_low, w_low = (part.double() for part in (x_high, w_high, x_low, w_low))
+    return (x_high @ w_high.t() + (x_high @ w_low.t() + x_low @ w_high.t()) / raised) / w_scale
+
+
+def split_accuracy(operands, k, kind="normal", x_scale=1.0, w_scale=1.0):
+    sizes = problem(64, 128, k)
+    given = REFERENCE.inputs(sizes, seed=3, kind=kind)
+    given["x"] *= x_scale
+    given["weight"] *= w_scale
+    if (x_scale, w_scale) != (1.0, 1.0):
+        given["bias"].zero_()
+    z = split_z(operands, given["x"], given["weight"]) + given["bias"].double()
+    y = 2.0 * z * torch.sigmoid(z)
+    truth, bound = REFERENCE.reference(sizes, given)["y"], REFERENCE.bound(sizes, given)["y"]
+    return compare(y.float(), truth, FAMILY.tolerance, bound=bound)
+
+
+def split_passes(operands, k, kind):
+    return passes(split_accuracy(operands, k, kind), FAMILY.tolerance)
+
+
+@pytest.mark.parametrize("k", [4, 64, 512, 4096])
+@pytest.mark.parametrize("operands", ["tf32x3", "bf16x3", "fp16x3"])
+def test_three_products_of_a_split_are_within_every_rule_and_one_of_tf32_is_not(operands, k):
+    assert all(split_passes(operands, k, kind) for kind in ("normal", "uniform", "small"))
+    # small inputs vanish beside the bias
+    assert not any(split_passes("tf32", k, kind) for kind in ("normal", "uniform"))
+
+
+def test_fp16x3_serves_the_magnitudes_that_the_readme_states():
+    """By the componentwise bound: the fixed tolerance says little of very large and very small outputs."""
+
+    def ratio(operands="fp16x3", **scales):
+        return split_accuracy(operands, 512, **scales).bound_ratio
+
+    assert all(ratio(x_scale=2.0**e) < 0.1 for e in (-12, -6, 6, 12))
+    assert all(ratio(w_scale=2.0**e) < 0.1 for e in (-14, -7, 7, 11))
+    assert ratio(x_scale=2.0**-22) > 1.0 and ratio(w_scale=2.0**-30) > 1.0
+    assert ratio("tf32x3", x_scale=2.0**-22) < 0.1 and ratio("bf16x3", w_scale=2.0**-30) < 0.5
+    beyond = torch.full((1, 8), 65_536.0)
+    assert not split_z("fp16x3", beyond, torch.ones(1, 8)).isfinite().any()
+    assert not split_z("fp16x3", torch.ones(1, 8), beyond / 256).isfinite().any()
+
+
+def test_shared_memory_of_two_tiles_of_x_leaves_a_shorter_ring():
+    space = Space(FAMILY, [LOADED.named_problems["record"]], {"algorithm": ("wgmma",)})
+    longest = {
+        (operands, groups): max(p["ring"] for p in space if (p["operands"], p["warpgroups"]) == (operands, groups))
+        for operands, groups in itertools.product(("tf32x3", "bf16x3"), (1, 2))
+    }
+    assert longest == {("tf32x3", 1): 5, ("tf32x3", 2): 4, ("bf16x3", 1): 8, ("bf16x3", 2): 7}
 
 
 def test_the_bound_of_a_long_sum_is_far_below_its_terms():

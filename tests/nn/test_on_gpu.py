@@ -210,8 +210,16 @@ def test_inputs_of_any_layout_give_the_same_bits(laid_out: Callable[[torch.Tenso
     given = scan_tensors(2, 70, 64, 16, device="cuda")
     y = ktune.nn.selective_scan(**given)
     assert torch.equal(y, ktune.nn.selective_scan(**{name: laid_out(tensor) for name, tensor in given.items()}))
-    x, weight, bias = linear_tensors(24, 40, 64)
+
+
+@pytest.mark.parametrize("laid_out", [offset, strided, turned])
+@pytest.mark.parametrize("shape", [(24, 40, 64), (1, 1024, 2048), (128, 1024, 2048), (128, 257, 1029)], ids=str)
+def test_inputs_of_the_linear_of_any_layout_give_the_same_bits(
+    laid_out: Callable[[torch.Tensor], torch.Tensor], shape: tuple[int, int, int]
+) -> None:
+    x, weight, bias = linear_tensors(*shape)
     y = ktune.nn.linear_swish_scale(x, weight, bias)
+    assert_within_tolerance(y, swish_in_float64(x, weight, bias, 2.0))
     assert torch.equal(y, ktune.nn.linear_swish_scale(laid_out(x), laid_out(weight), laid_out(bias)))
     projected = projection_tensors(24, 40, 16, 64, device="cuda")
     turned_around = {name: laid_out(tensor) for name, tensor in projected.items()}

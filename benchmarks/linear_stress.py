@@ -1,0 +1,356 @@
+"""Linear + swish + scale under stress on one GPU: repeats, special values, huge weights, small odd sizes.
+
+    python benchmarks/linear_stress.py [CHECK]... [--only PART OF A NAME] [--launches 1000] [--output FILE.json]
+
+Each algorithm (`wgmma` with several kinds of operands) is run on torch tensors and compared with the float64 reference
+of the family by its own rules. Checks, all of them if none is named:
+
+    repeat    the configurations of ktune/nn/winners.json on their problems: the first result is right, and each of
+              1,000 launches on a poisoned output gives the same bits
+    negative  z from -1e4 to 50: right, and zero where the reference rounds to zero
+    special   Inf, -Inf and NaN in x, weight and bias: the same kind of value as float64 gives, at the same places
+    kinds     every kind of inputs of reference.py, by the componentwise bound: huge, tiny, cancelling, outliers, where
+              no fixed tolerance says much; K=8,192
+    far       a weight of 2.15e9 elements (N=65,600, K=32,768 or 32,767; 8.6 GB), M=16 and 128: right, the last rows too
+    small     small odd sizes once: right. For the sanitizer, which needs each allocation by itself:
+
+        PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 9 \\
+            python benchmarks/linear_stress.py small
+
+A line per run; "told" marks a difference that the family's README states for those operands. Exits with 1 if a line is
+wrong. tests/kernel_variants runs the quick ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ktune.checks.compare import compare, explain, same_bits
+from ktune.core.errors import UsageError
+from ktune.core.loading import load_family
+from ktune.core.model import Configuration, Problem, Value
+from ktune.core.settings import read_settings
+from ktune.core.space import Space
+from ktune.core.variant import make_variant
+from ktune.nn.winners import shipped_winners
+
+if TYPE_CHECKING:
+    from ktune.nn.executable import Executable
+
+LOADED = load_family("linear_swish_scale")
+FAMILY = LOADED.family
+REFERENCE = LOADED.module("reference")
+
+Tensors = dict[str, torch.Tensor]
+# Runs a kernel once: inputs by name, and the output.
+Run = Callable[[Tensors, torch.Tensor], None]
+
+SUBJECTS: dict[str, dict[str, Value]] = {
+    "cublas_epilogue": {"algorithm": "cublas_epilogue"},
+    "simt": {"algorithm": "simt"},
+    "simt split": {"algorithm": "simt", "split_k": 4, "fast_math": True},
+    "small_batch": {"algorithm": "small_batch"},
+    "wgmma bf16x3": {"algorithm": "wgmma", "operands": "bf16x3"},
+    "wgmma bf16x3 split": {"algorithm": "wgmma", "operands": "bf16x3", "split_k": 4, "fast_math": True},
+    "wgmma tf32x3": {"algorithm": "wgmma", "operands": "tf32x3", "ring": 4},
+    "wgmma fp16x3": {"algorithm": "wgmma", "operands": "fp16x3"},
+    "wgmma fp16_e5m2": {"algorithm": "wgmma", "operands": "fp16_e5m2"},
+}
+# What follows from the batch: the first value that is valid.
+BY_BATCH: dict[str, tuple[str, tuple[Value, ...]]] = {
+    "simt": ("bm", (128, 64, 32)),
+    "small_batch": ("batch_tile", (1, 2, 4, 8, 16)),
+}
+# What the README says of infinities in these operands.
+TOLD_OF_SPECIAL = ("fp16",)
+
+STRESS = {"M": 24, "N": 260, "K": 516}
+KINDS_SIZES = (64, 512, 8192)
+SMALL = ((1, 1, 1), (1, 129, 33), (19, 101, 251), (3, 40, 36), (128, 257, 260), (130, 129, 68))
+FAR = ((16, 65_600, 32_768), (128, 65_600, 32_768), (128, 65_600, 32_767))
+LAST_ROWS = 64
+KINDS = ("finite", "NaN", "Inf", "-Inf")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One run. told: it is wrong as the README says."""
+
+    check: str
+    subject: str
+    problem: str
+    right: bool
+    detail: str
+    told: bool = False
+
+    def __str__(self) -> str:
+        mark = "ok   " if self.right else "told " if self.told else "WRONG"
+        return f"{mark} {self.check:<8} {self.subject:<24} {self.problem:<22} {self.detail}"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A configuration for one problem."""
+
+    name: str
+    configuration: Configuration
+    problem: Problem
+
+
+def configured(name: str, problem: Problem) -> Subject | None:
+    """A subject of SUBJECTS; None where its configuration is not valid for the problem."""
+    space = Space(FAMILY, [problem])
+    chosen = SUBJECTS[name]
+    parameter, values = BY_BATCH.get(str(chosen["algorithm"]), ("algorithm", (chosen["algorithm"],)))
+    for value in values:
+        try:
+            return Subject(name, space.complete({**chosen, parameter: value}), problem)
+        except UsageError:
+            continue
+    return None
+
+
+def winners() -> Iterator[Subject]:
+    """Each shipped winner on the problem that it won."""
+    for gpu, known in shipped_winners()[FAMILY.name].items():
+        for won in known:
+            problem = FAMILY.problem(**won.sizes)
+            configuration = Space(FAMILY, [problem]).complete(won.configuration)
+            yield Subject(f"{configuration['algorithm']} of {gpu.split()[-1]}", configuration, problem)
+
+
+def runs(subjects: Sequence[Subject]) -> Iterator[tuple[Subject, Run]]:
+    """Each subject with what runs its kernel on a poisoned output."""
+    for subject, executable in executables(subjects):
+
+        def run(given: Tensors, y: torch.Tensor, executable: Executable = executable) -> None:
+            y.fill_(torch.nan)
+            executable({**given, "y": y})
+
+        yield subject, run
+
+
+def executables(subjects: Sequence[Subject]) -> Iterator[tuple[Subject, Executable]]:
+    """Each subject with its kernel, built and loaded on the current GPU."""
+    from ktune.build.builder import Builder
+    from ktune.build.toolchain import find_toolchain
+    from ktune.nn.executable import Executable
+
+    settings, device = read_settings(), torch.device("cuda", torch.cuda.current_device())
+    torch.zeros(1, device=device)
+    variants = {subject: make_variant(FAMILY, subject.configuration, subject.problem) for subject in subjects}
+    with Builder(LOADED, find_toolchain(settings), settings.cache_dir) as builder:
+        built = {result.variant: result for result in builder.build(list(dict.fromkeys(variants.values())))}
+    for subject, variant in variants.items():
+        result = built[variant]
+        assert result.cubin is not None, f"{subject.name}: {result.status} {result.detail}"
+        plan = FAMILY.plan(subject.configuration, subject.problem)
+        tensors = (*FAMILY.inputs(subject.problem), *FAMILY.outputs(subject.problem))
+        yield subject, Executable(LOADED, plan, tensors, result.cubin, device)
+
+
+def output(problem: Problem, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    return torch.empty(problem["M"], problem["N"], device=given["x"].device)
+
+
+def judged(y: torch.Tensor, problem: Problem, given: Tensors) -> tuple[bool, str]:
+    """Whether y keeps the family's rules, and its errors or why not."""
+    truth, bound = REFERENCE.reference(problem, given)["y"], REFERENCE.bound(problem, given)["y"]
+    accuracy = compare(y, truth, FAMILY.tolerance, bound=bound, output="y")
+    reason = explain(accuracy, FAMILY.tolerance)
+    ratios = f"elementwise {accuracy.worst_ratio:.3g}, componentwise {accuracy.bound_ratio:.3g}"
+    return not reason, reason or f"{ratios}, normwise {accuracy.normwise:.2g}"
+
+
+def repeat(run: Run, problem: Problem, given: Tensors, launches: int) -> tuple[bool, str]:
+    """The first result is right, and every launch gives its bits."""
+    y = output(problem, given)
+    run(given, y)
+    right, detail = judged(y, problem, given)
+    first = y.clone()
+    different = torch.zeros((), dtype=torch.int64, device=y.device)
+    for _ in range(launches):
+        run(given, y)
+        different += ~same_bits(y, first)
+    count = int(different)
+    return right and count == 0, f"{count} of {launches:,} launches differ; {detail}"
+
+
+def negative(run: Run, problem: Problem, given: Tensors) -> tuple[bool, str]:
+    """z from -1e4 to 50 by the bias: right, and zero of either sign where float64 rounds to zero in fp32."""
+    given = {**given, "bias": torch.linspace(-1e4, 50.0, problem["N"], device=given["x"].device)}
+    y = output(problem, given)
+    run(given, y)
+    right, detail = judged(y, problem, given)
+    zero = REFERENCE.reference(problem, given)["y"].float() == 0
+    astray = int((zero & (y != 0)).sum())
+    return right and astray == 0, f"{astray} of {int(zero.sum())} zeros are none; {detail}"
+
+
+def special_cases(given: Tensors) -> Iterator[tuple[str, Tensors]]:
+    """(what is where, the inputs with it)."""
+    values = {"Inf": torch.inf, "-Inf": -torch.inf, "NaN": torch.nan}
+    places = {"x": (1, 7), "weight": (5, 9), "bias": (6,)}
+    everything = dict(given)
+    for name, place in places.items():
+        for i, (called, value) in enumerate(values.items()):
+            changed = given[name].clone()
+            changed[place] = value
+            yield f"{called} in {name}", {**given, name: changed}
+            together = everything[name].clone()
+            # other rows and columns for each, so that infinities of one operand meet those of the other
+            together[tuple(at + 2 * i for at in place)] = value
+            everything[name] = together
+    meeting = everything["weight"].clone()
+    meeting[3, places["x"][1]] = torch.inf
+    meeting[4, places["x"][1]] = -torch.inf
+    yield "all of them, meeting", {**everything, "weight": meeting}
+
+
+def kinds(y: torch.Tensor) -> torch.Tensor:
+    """Indices into KINDS."""
+    return y.isnan() + 2 * y.isposinf() + 3 * y.isneginf()
+
+
+def special(run: Run, problem: Problem, given: Tensors) -> Iterator[tuple[str, bool, str]]:
+    """(case, whether every element is of the kind that float64 gives, which are not)."""
+    y = output(problem, given)
+    for case, changed in special_cases(given):
+        run(changed, y)
+        wanted, found = kinds(REFERENCE.reference(problem, changed)["y"]), kinds(y)
+        differ = wanted != found
+        pairs = torch.stack([wanted[differ], found[differ]], 1).unique(dim=0, return_counts=True)
+        told = [
+            f"{KINDS[want]} became {KINDS[got]} {count}x"
+            for (want, got), count in zip(pairs[0].tolist(), pairs[1].tolist(), strict=True)
+        ]
+        count = int((wanted > 0).sum())
+        yield case, not told, ", ".join(told) or f"all {count} that are not finite agree"
+
+
+def each_kind(run: Run, problem: Problem, device: str) -> Iterator[tuple[str, bool, str]]:
+    """(kind of inputs, whether every element keeps the componentwise bound, the errors)."""
+    for kind in REFERENCE.KINDS:
+        given = REFERENCE.inputs(problem, 7, kind, device=device)
+        y = output(problem, given)
+        run(given, y)
+        truth, bound = REFERENCE.reference(problem, given)["y"], REFERENCE.bound(problem, given)["y"]
+        accuracy = compare(y, truth, FAMILY.tolerance, bound=bound)
+        assert accuracy.bound_ratio is not None
+        detail = f"componentwise {accuracy.bound_ratio:.3g}; elementwise {accuracy.worst_ratio:.3g}"
+        yield kind, accuracy.bound_ratio <= 1.0, f"{detail}, normwise {accuracy.normwise:.2g}"
+
+
+def far(run: Run, problem: Problem, given: Tensors) -> tuple[bool, str]:
+    """Right everywhere, and in the last rows of the weight, which lie beyond 2^31 elements, by themselves."""
+    y = output(problem, given)
+    run(given, y)
+    right, detail = judged(y, problem, given)
+    last = {"x": given["x"], **{name: given[name][-LAST_ROWS:] for name in ("weight", "bias")}}
+    part = FAMILY.problem(M=problem["M"], N=LAST_ROWS, K=problem["K"])
+    right_last, detail_last = judged(y[:, -LAST_ROWS:], part, last)
+    return right and right_last, f"{detail}; last {LAST_ROWS} rows: {detail_last}"
+
+
+def small(run: Run, problem: Problem, given: Tensors) -> tuple[bool, str]:
+    y = output(problem, given)
+    run(given, y)
+    return judged(y, problem, given)
+
+
+CHECKS = ("repeat", "negative", "special", "kinds", "far", "small")
+
+
+def problems_of(check: str) -> tuple[Problem, ...]:
+    sizes = {"far": FAR, "small": SMALL, "kinds": (KINDS_SIZES,)}.get(check, (tuple(STRESS.values()),))
+    return tuple(FAMILY.problem(M=m, N=n, K=k) for m, n, k in sizes)
+
+
+def subjects_of(check: str, part: str) -> list[Subject]:
+    """In order of their problems, so that inputs are drawn once for each."""
+    if check == "repeat":
+        found = list(winners())
+    else:
+        made = [configured(name, problem) for problem in problems_of(check) for name in SUBJECTS]
+        found = [subject for subject in made if subject is not None]
+    return [subject for subject in found if part in subject.name]
+
+
+def lines_of(check: str, part: str, launches: int) -> Iterator[Line]:
+    for subject, run in runs(subjects_of(check, part)):
+        yield from judge(check, subject, run, launches, "cuda")
+
+
+def judge(check: str, subject: Subject, run: Run, launches: int, device: str) -> Iterator[Line]:
+    """The lines of one subject."""
+    problem, given = subject.problem, drawn(subject.problem, device)
+    expected = FAMILY.expected_wrong(subject.configuration)
+    if check == "special":
+        for case, right, detail in special(run, problem, given):
+            told = not right and any(word in str(subject.configuration.get("operands")) for word in TOLD_OF_SPECIAL)
+            yield Line(check, subject.name, case, right, detail, told)
+        return
+    if check == "kinds":
+        for kind, right, detail in each_kind(run, problem, device):
+            yield Line(check, subject.name, kind, right, detail, not right and bool(expected))
+        return
+    judges: dict[str, Callable[[], tuple[bool, str]]] = {
+        "repeat": lambda: repeat(run, problem, given, launches),
+        "negative": lambda: negative(run, problem, given),
+        "far": lambda: far(run, problem, given),
+        "small": lambda: small(run, problem, given),
+    }
+    right, detail = judges[check]()
+    yield Line(check, subject.name, problem.label, right, detail, not right and bool(expected))
+
+
+@cache
+def _kept() -> dict[str, tuple[Problem, Tensors]]:
+    return {}
+
+
+def drawn(problem: Problem, device: str) -> Tensors:
+    """The inputs of a problem; only the last problem's are kept, since they may fill the memory."""
+    kept = _kept()
+    if kept.get(device, (None,))[0] != problem:
+        kept.pop(device, None)
+        kept[device] = (problem, REFERENCE.inputs(problem, 7, device=device))
+    return kept[device][1]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checks", nargs="*", metavar="CHECK", help=", ".join(CHECKS))
+    parser.add_argument("--only", default="", metavar="PART", help="subjects whose name holds this")
+    parser.add_argument("--launches", type=int, default=1000)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    unknown = set(options.checks) - set(CHECKS)
+    if unknown:
+        parser.error(f"checks are {', '.join(CHECKS)}, got {', '.join(sorted(unknown))}")
+    found: list[Line] = []
+    with torch.no_grad():
+        for check in options.checks or CHECKS:
+            for line in lines_of(check, options.only, options.launches):
+                found.append(line)
+                print(line, flush=True)
+    wrong = [line for line in found if not line.right and not line.told]
+    told = sum(line.told for line in found)
+    print(f"{len(found)} runs on {torch.cuda.get_device_name()}: {len(wrong)} wrong, {told} as told in the README")
+    if options.output:
+        record = {"gpu": torch.cuda.get_device_name(), "lines": [asdict(line) for line in found]}
+        options.output.write_text(json.dumps(record, indent=1) + "\n")
+    return int(bool(wrong) or not found)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
