@@ -71,13 +71,13 @@ class Size:
 
     default: None for a dimension, which every problem gives. A size with a default is an option: a problem that gives
         it its default is the same one as a problem that leaves it out.
-    least: the smallest value; 0 for a flag.
+    minimum: the smallest value; 0 for a flag.
     """
 
     name: str
     help: str
+    minimum: int = 1
     default: int | None = None
-    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -262,8 +262,8 @@ def check_size(size: Size, value: object) -> None:
     """UsageError unless the value is a whole number that the size may have."""
     if not isinstance(value, int):
         raise UsageError(f"{size.name} must be a whole number, got {value!r}")
-    if value < size.least:
-        raise UsageError(f"{size.name} must be at least {size.least}, got {value}")
+    if value < size.minimum:
+        raise UsageError(f"{size.name} must be at least {size.minimum}, got {value}")
 
 
 @dataclass(frozen=True)

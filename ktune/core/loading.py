@@ -163,8 +163,8 @@ def _check_sizes(family: Family) -> None:
             "labels and headers name them in this order"
         )
     for size in family.sizes:
-        if size.default is not None and size.default < size.least:
-            raise FamilyError(f"default {size.default} of {size.name} must be at least {size.least}; give `least`")
+        if size.default is not None and size.default < size.minimum:
+            raise FamilyError(f"default {size.default} of {size.name} must be at least {size.minimum}; give `minimum`")
 
 
 def _check_dtypes(family: Family) -> None:

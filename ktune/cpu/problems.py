@@ -80,14 +80,14 @@ def _with(problem: Problem, name: str, size: int) -> Problem:
 def _around(family: Family, variant: Variant, base: Problem, name: str) -> Iterator[Problem]:
     """The two next smaller problems in one size, the next larger one, and one several times as large."""
     allowed = broken_laws(family, variant.configuration, base)
-    least = next(size.least for size in family.sizes if size.name == name)
+    minimum = next(size.minimum for size in family.sizes if size.name == name)
     here = base[name]
     for sizes, count in (
         ([here - step for step in _STEPS], 2),
         ([here + step for step in _STEPS], 1),
         ([LARGER * here + step for step in _STEPS], 1),
     ):
-        tries = (_with(base, name, size) for size in sizes if size >= least)
+        tries = (_with(base, name, size) for size in sizes if size >= minimum)
         yield from islice((p for p in tries if broken_laws(family, variant.configuration, p) <= allowed), count)
 
 
@@ -99,7 +99,7 @@ def _bases(family: Family, variant: Variant, checks: tuple[Problem, ...]) -> Ite
         for size in family.sizes:
             if size.default is not None:
                 continue
-            tries = (_with(check, size.name, size.least - 1 + step) for step in _STEPS)
+            tries = (_with(check, size.name, size.minimum - 1 + step) for step in _STEPS)
             yield from islice((p for p in tries if broken_laws(family, variant.configuration, p) <= allowed), 1)
 
 

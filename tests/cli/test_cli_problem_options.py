@@ -103,7 +103,7 @@ def test_what_was_found_before_a_family_had_options_is_read_as_it_was(ktune: Ter
     best = (results / "best.json").read_text()
 
     text = (folder / "family.py").read_text()
-    options = 'Size("N", "elements"), Size("shift", "adds so much", default=0, least=0)'
+    options = 'Size("N", "elements"), Size("shift", "adds so much", default=0, minimum=0)'
     text = text.replace('Size("N", "elements"),', f"{options},").replace("blocks = ", 'blocks = problem["shift"] + ')
     (folder / "family.py").write_text(text)
     for name in [name for name in sys.modules if is_family_module(name)]:

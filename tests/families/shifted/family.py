@@ -18,7 +18,7 @@ family = Family(
     summary="y = 2 x + shift, elementwise, so many times over",
     sizes=(
         Size("N", "elements"),
-        Size("shift", "1 adds one to each element", default=0, least=0),
+        Size("shift", "1 adds one to each element", default=0, minimum=0),
         Size("times", "how often it is done", default=1),
     ),
     problems={
