@@ -1,4 +1,4 @@
-"""From the search's short times to a winner: look around the leader and simplify it, choose the finalists, race them."""
+"""From short times to a winner: look around the leader and simplify it, choose the finalists, measure them in full."""
 
 from __future__ import annotations
 
