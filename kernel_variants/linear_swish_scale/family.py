@@ -29,6 +29,7 @@ SPLIT_X_THREADS = 256
 PAD_THREADS = 256
 # TMA copies rows that begin at multiples of 16 bytes.
 TMA_FLOATS = 4
+LEAST_PADDED = 16
 FRAGMENT_REGISTERS = 160
 SMALL_BATCH_REGISTERS = 160
 
@@ -357,6 +358,10 @@ family = Family(
         Rule(
             "the weight is read at most 4 times: M is at most 4 batch tiles",
             lambda batch_tile, M: 4 * batch_tile >= M,
+        ),
+        Rule(
+            f"wgmma copies the weight first where 4 does not divide K, which a batch above {LEAST_PADDED} repays",
+            lambda ring, M, K: K % TMA_FLOATS == 0 or M > LEAST_PADDED,
         ),
         Rule(
             f"the ring fits in {SMEM_PER_BLOCK} bytes of shared memory",

@@ -106,6 +106,14 @@ def test_the_weight_is_padded_only_where_tma_cannot_copy_it(k: int, width: int |
     assert main.programmatic == (width is None)
 
 
+def test_a_small_batch_does_not_pay_for_padding() -> None:
+    def algorithms(m: int, k: int) -> set[object]:
+        return {point["algorithm"] for point in Space(LINEAR.family, [LINEAR.family.problem(M=m, N=96, K=k)])}
+
+    assert "wgmma" in algorithms(16, 128) and "wgmma" in algorithms(17, 129)
+    assert algorithms(16, 129) == {"cublas_epilogue", "simt", "small_batch"}
+
+
 def test_every_binary_of_wgmma_is_also_checked_at_an_odd_depth() -> None:
     family = LINEAR.family
     problem = LINEAR.named_problems["record"]
