@@ -111,6 +111,8 @@ class Kernel:
     def __init__(self, handle: Any, name: str) -> None:
         self.handle = handle
         self.name = name
+        # One limit serves every launch of the kernel, and launches for a small problem may follow those for a large one.
+        self._smem_allowed = 0
 
     @property
     def registers(self) -> int:
@@ -122,10 +124,15 @@ class Kernel:
         return self._attribute("SHARED_SIZE_BYTES")
 
     def allow(self, launch: KernelLaunch) -> None:
-        """Opt in to the dynamic shared memory and the cluster size that a launch needs. LaunchFault if refused."""
-        if launch.smem_bytes and launch.smem_bytes + self.smem_static_bytes > _SMEM_WITHOUT_OPT_IN:
-            what = f"asking for {launch.smem_bytes} bytes of dynamic shared memory for {self.name}"
-            self._set("MAX_DYNAMIC_SHARED_SIZE_BYTES", launch.smem_bytes, what)
+        """Opt in to the dynamic shared memory and the cluster size that a launch needs. LaunchFault if refused.
+
+        What earlier launches were allowed stays allowed.
+        """
+        wanted = launch.smem_bytes
+        if wanted > self._smem_allowed and wanted + self.smem_static_bytes > _SMEM_WITHOUT_OPT_IN:
+            what = f"asking for {wanted} bytes of dynamic shared memory for {self.name}"
+            self._set("MAX_DYNAMIC_SHARED_SIZE_BYTES", wanted, what)
+            self._smem_allowed = wanted
         x, y, z = launch.cluster
         if x * y * z > _PORTABLE_CLUSTER:
             self._set(

@@ -259,3 +259,15 @@ def test_a_torch_that_cannot_use_the_gpu_is_named(
 
 def test_the_release_torch_is_built_for_is_what_torch_says() -> None:
     assert nvml._torch_cuda() == (torch.version.cuda or "")
+
+
+def test_shared_memory_that_was_allowed_is_not_taken_away_by_a_launch_that_needs_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(driver.Kernel, "smem_static_bytes", property(lambda kernel: 1024))
+    monkeypatch.setattr(driver.Kernel, "_set", lambda kernel, name, value, doing: asked.append(value))
+    kernel = driver.Kernel(None, "k")
+    for smem_bytes in (47 * 1024, 60_000, 165_440, 80_000, 0, 170_000, 165_440):
+        kernel.allow(KernelLaunch("k", (1, 1, 1), (32, 1, 1), (), smem_bytes))
+    assert asked == [60_000, 165_440, 170_000]
