@@ -22,8 +22,13 @@ REGISTER_FLOATS = 200
 BODY_INSTRUCTIONS = 2600
 PIPED_STEPS = 4
 PIPED_RING = 8
+MAX_REGISTERS = 65536
+# What a thread of blockscan holds beside its steps: states, decays, addresses.
+BLOCKSCAN_REGISTERS = 40
 PIPED: dict[str, tuple[Value, ...]] = {"algorithm": ("piped",)}
 STAGED: dict[str, tuple[Value, ...]] = {"algorithm": ("staged", "piped")}
+SEQUENTIAL: dict[str, tuple[Value, ...]] = {"algorithm": ("direct", "staged", "piped")}
+BLOCKSCAN: dict[str, tuple[Value, ...]] = {"algorithm": ("blockscan",)}
 
 
 def states_per_thread(threads_per_pair: int, states: int) -> int:
@@ -54,6 +59,36 @@ def piped_bytes(block_size: int, threads_per_pair: int, tile_l: int, stages: int
     return stages * stage + (2 * block_size * tile_l * 4 if reduction == "shared" else 0)
 
 
+def blockscan_threads(channels: int, lane_channels: int, time_warps: int) -> int:
+    return 32 * time_warps * channels // lane_channels
+
+
+def blockscan_tile(lane_channels: int, time_warps: int, items: int) -> int:
+    """Time steps in a tile of blockscan."""
+    return 32 // lane_channels * time_warps * items
+
+
+def run_floats(items: int, row: int, shift: int) -> int:
+    """Floats of shared memory from one thread's steps to the next one's, a multiple of 32 banks and `shift` further."""
+    return items * row + (shift - items * row) % 32
+
+
+def blockscan_bytes(
+    channels: int, lane_channels: int, time_warps: int, items: int, states_at_once: int, stages: int, N: int
+) -> int:
+    """Dynamic shared memory of blockscan; the layout is at the top of blockscan.cu."""
+    padded = -(-N // states_at_once) * states_at_once
+    runs = 32 // lane_channels * time_warps
+    stage = 2 * runs * (run_floats(items, channels, max(4, lane_channels)) + run_floats(items, padded, 4))
+    pairs = 2 * time_warps * channels * 2 * states_at_once if time_warps > 1 else 0
+    return 4 * (stages * stage + 3 * channels * padded + pairs)
+
+
+def blockscan_registers(items: int, states_at_once: int) -> int:
+    """About what a thread needs: of each step y, delta and delta x, and of its states a decay and an input."""
+    return items * (2 * states_at_once + 3) + 6 * states_at_once + BLOCKSCAN_REGISTERS
+
+
 def block_count(block_size: int, threads_per_pair: int, B: int, D: int) -> int:
     return B * -(-D // (block_size // threads_per_pair))
 
@@ -79,7 +114,22 @@ def direct_registers(prefetch: int, reduction: str, threads_per_pair: int, N: in
     return buffers * steps * step_floats(threads_per_pair, N) + 2 * states_per_thread(threads_per_pair, N)
 
 
+ARGUMENTS = ("x", "delta", "A", "B_t", "C_t", "skip", "y")
+
+
+def blockscan_plan(configuration: Configuration, problem: Problem) -> Plan:
+    shape = ("channels", "lane_channels", "time_warps", "items", "states_at_once", "stages")
+    channels, lane_channels, time_warps, items, states_at_once, stages = (configuration.integer(k) for k in shape)
+    smem = blockscan_bytes(channels, lane_channels, time_warps, items, states_at_once, stages, problem["N"])
+    blocks = problem["B"] * -(-problem["D"] // channels)
+    threads = blockscan_threads(channels, lane_channels, time_warps)
+    arguments = (*ARGUMENTS, Scalar(problem["L"]), Scalar(problem["D"]))
+    return Plan((KernelLaunch("selective_scan_blockscan", (blocks, 1, 1), (threads, 1, 1), arguments, smem),))
+
+
 def plan(configuration: Configuration, problem: Problem) -> Plan:
+    if configuration["algorithm"] == "blockscan":
+        return blockscan_plan(configuration, problem)
     block = configuration.integer("block_size")
     threads_per_pair = configuration.integer("threads_per_pair")
     reduction = str(configuration["reduction"])
@@ -91,7 +141,7 @@ def plan(configuration: Configuration, problem: Problem) -> Plan:
         smem = bytes_of(block, threads_per_pair, tile_l, stages, reduction, problem["N"])
     threads = block + (32 * configuration.integer("helpers") if "helpers" in configuration else 0)
     blocks = block_count(block, threads_per_pair, problem["B"], problem["D"])
-    arguments = ("x", "delta", "A", "B_t", "C_t", "skip", "y", Scalar(problem["L"]), Scalar(problem["D"]))
+    arguments = (*ARGUMENTS, Scalar(problem["L"]), Scalar(problem["D"]))
     kernel = f"selective_scan_{configuration['algorithm']}"
     return Plan((KernelLaunch(kernel, (blocks, 1, 1), (threads, 1, 1), arguments, smem),))
 
@@ -120,9 +170,13 @@ def constants(configuration: Configuration, problem: Problem) -> dict[str, int]:
 def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
     """One step, and a length one past two tiles; with D an argument, also channels that no block divides."""
     width = configuration.integer("vector_width") if "vector_width" in configuration else 4
-    pairs = configuration.integer("block_size") // configuration.integer("threads_per_pair")
-    channels = problem["D"] if configuration.get("static_d") else pairs + width
-    long = 2 * configuration.integer("tile_l") + 1 if "tile_l" in configuration else 35
+    if configuration["algorithm"] == "blockscan":
+        channels = configuration.integer("channels") + width
+        long = 2 * blockscan_tile(*(configuration.integer(k) for k in ("lane_channels", "time_warps", "items"))) + 1
+    else:
+        pairs = configuration.integer("block_size") // configuration.integer("threads_per_pair")
+        channels = problem["D"] if configuration.get("static_d") else pairs + width
+        long = 2 * configuration.integer("tile_l") + 1 if "tile_l" in configuration else 35
     return (
         family.problem(B=3, L=1, D=channels, N=problem["N"]),
         family.problem(B=2, L=long, D=channels, N=problem["N"]),
@@ -164,18 +218,34 @@ family = Family(
     parameters=(
         Parameter(
             "algorithm",
-            ("direct", "staged", "piped"),
+            ("direct", "staged", "piped", "blockscan"),
             "direct",
-            "inputs from global memory, staged in shared by all threads, or brought there by helper warps",
+            "sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by "
+            "helper warps; or a parallel scan over time in each block",
         ),
-        Parameter("block_size", (32, 64, 128, 256, 512), 128, "threads per block (that compute)", label="block"),
-        Parameter("threads_per_pair", (1, 2, 4, 8, 16, 32), 16, "threads that share a pair's N states", label="tpp"),
+        Parameter(
+            "block_size",
+            (32, 64, 128, 256, 512),
+            128,
+            "threads per block (that compute)",
+            when=SEQUENTIAL,
+            label="block",
+        ),
+        Parameter(
+            "threads_per_pair",
+            (1, 2, 4, 8, 16, 32),
+            16,
+            "threads that share a pair's N states",
+            when=SEQUENTIAL,
+            label="tpp",
+        ),
         Parameter(
             "reduction",
             ("shuffle", "transposed", "shared"),
             "shuffle",
             "sum over a pair's threads: step by step, for threads_per_pair steps at once, or through shared memory "
             "(with helper warps, a pair's threads are then lanes of several warps, and the helpers sum)",
+            when=SEQUENTIAL,
             label="sum",
         ),
         Parameter(
@@ -187,7 +257,20 @@ family = Family(
             label="ahead",
         ),
         Parameter("tile_l", (8, 16, 32, 64, 128), 32, "time steps in a stage", when=STAGED, label="tile"),
-        Parameter("stages", (1, 2, 3, 4), 2, "stages of shared memory", when=STAGED),
+        Parameter("channels", (8, 12, 16, 32), 8, "channels of a block", when=BLOCKSCAN, label="ch"),
+        Parameter(
+            "lane_channels", (1, 2, 4, 8), 4, "channels of a warp; its other lanes lie along time", when=BLOCKSCAN
+        ),
+        Parameter("time_warps", (1, 2, 4, 8), 2, "warps along time", when=BLOCKSCAN, label="warps"),
+        Parameter("items", (4, 8, 16), 8, "consecutive time steps of a thread", when=BLOCKSCAN),
+        Parameter("states_at_once", (1, 2, 4, 8), 4, "states scanned together", when=BLOCKSCAN, label="states"),
+        Parameter(
+            "stages",
+            (1, 2, 3, 4),
+            2,
+            "stages of shared memory",
+            when={"algorithm": ("staged", "piped", "blockscan")},
+        ),
         Parameter(
             "register_prefetch",
             (False, True),
@@ -199,14 +282,20 @@ family = Family(
         Parameter("helpers", (1, 2, 4), 4, "helper warps, which copy, sum and store", when=PIPED),
         Parameter("exp_ahead", (0, 1, 2), 2, "steps that exponentials are taken ahead", when=PIPED, label="early"),
         Parameter("row_ahead", (1, 2, 4), 4, "steps that B and C are loaded ahead", when=PIPED, label="rows"),
-        Parameter("min_blocks", (1, 2, 3, 4), 1, "blocks a multiprocessor that registers are kept for", when=PIPED),
-        Parameter("unroll", (1, 2, 4, 8, 16), 4, "groups of steps in one loop body"),
+        Parameter(
+            "min_blocks",
+            (1, 2, 3, 4),
+            1,
+            "blocks a multiprocessor that registers are kept for",
+            when={"algorithm": ("piped", "blockscan")},
+        ),
+        Parameter("unroll", (1, 2, 4, 8, 16), 4, "groups of steps in one loop body", when=SEQUENTIAL),
         Parameter(
             "vector_width",
             (1, 2, 4),
             1,
             "floats per copy or load of B and C",
-            when={"algorithm": ("direct", "staged")},
+            when={"algorithm": ("direct", "staged", "blockscan")},
             label="vec",
         ),
         Parameter("exp", ("expf", "exp2f", "ex2"), "expf", "expf, exp2f of a prescaled argument, or ex2.approx.ftz"),
@@ -294,16 +383,16 @@ family = Family(
         Rule(
             f"more than one block runs on a multiprocessor: the grid has that many for each of {MULTIPROCESSORS}",
             lambda min_blocks, block_size, threads_per_pair, B, D: (
-                min_blocks == 1
-                or block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
+                min_blocks == 1 or block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
             ),
         ),
         Rule(
-            f"min_blocks blocks fit in the {SMEM_PER_MULTIPROCESSOR} bytes of a multiprocessor, {SMEM_RESERVED} of each "
-            "reserved",
+            f"min_blocks blocks fit in the {SMEM_PER_MULTIPROCESSOR} bytes of a multiprocessor, "
+            f"{SMEM_RESERVED} of each reserved",
             lambda helpers, min_blocks, block_size, threads_per_pair, tile_l, stages, reduction, N: (
                 min_blocks == 1
-                or min_blocks * (piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) + SMEM_RESERVED)
+                or min_blocks
+                * (piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) + SMEM_RESERVED)
                 <= SMEM_PER_MULTIPROCESSOR
             ),
         ),
@@ -332,6 +421,47 @@ family = Family(
             f"stages and sums fit in {SMEM_PER_BLOCK} bytes of shared memory",
             lambda helpers, block_size, threads_per_pair, tile_l, stages, reduction, N: (
                 piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) <= SMEM_PER_BLOCK
+            ),
+        ),
+        Rule(
+            "the channels of a warp divide those of the block",
+            lambda channels, lane_channels: channels % lane_channels == 0,
+        ),
+        Rule(
+            "a block of the parallel scan has 64 to 768 threads",
+            lambda channels, lane_channels, time_warps: (
+                64 <= blockscan_threads(channels, lane_channels, time_warps) <= 768
+            ),
+        ),
+        Rule(
+            "the parallel scan copies a tile while it computes another: 2 or 3 stages",
+            lambda items, stages: stages in (2, 3),
+        ),
+        Rule(
+            f"a thread's steps and states fit in 255 registers, and min_blocks blocks in {MAX_REGISTERS}",
+            lambda channels, lane_channels, time_warps, items, states_at_once, min_blocks: (
+                blockscan_registers(items, states_at_once)
+                <= min(255, MAX_REGISTERS // (min_blocks * blockscan_threads(channels, lane_channels, time_warps)))
+            ),
+        ),
+        Rule(
+            f"stages fit in {SMEM_PER_BLOCK} bytes of shared memory, and min_blocks blocks in the "
+            f"{SMEM_PER_MULTIPROCESSOR} of a multiprocessor, {SMEM_RESERVED} of each reserved",
+            lambda channels, lane_channels, time_warps, items, states_at_once, stages, min_blocks, N: (
+                min_blocks
+                * (
+                    blockscan_bytes(channels, lane_channels, time_warps, items, states_at_once, stages, N)
+                    + SMEM_RESERVED
+                )
+                <= SMEM_PER_MULTIPROCESSOR
+            ),
+        ),
+        Rule("vector_width divides D", lambda items, vector_width, D: D % vector_width == 0),
+        Rule("states_at_once is at most N, rounded up to 4", lambda states_at_once, N: states_at_once <= max(4, N)),
+        Rule(
+            f"more than one block runs on a multiprocessor: the grid has that many for each of {MULTIPROCESSORS}",
+            lambda min_blocks, channels, B, D: (
+                min_blocks == 1 or B * -(-D // channels) > MULTIPROCESSORS * (min_blocks - 1)
             ),
         ),
         Rule("with helper warps exponentials are ex2, one instruction", lambda helpers, exp: exp == "ex2"),
