@@ -23,11 +23,16 @@ BODY_INSTRUCTIONS = 2600
 PIPED_STEPS = 4
 PIPED_RING = 8
 MAX_REGISTERS = 65536
+# Beyond, the sequences alone keep the GPU busy, and a first pass only costs.
+CHUNKED_WAVES = 2
+CHUNKED_BLOCKS = 8
+FIRST_PASS_STAGES = 3
 # What a thread of blockscan holds beside its steps: states, decays, addresses.
 BLOCKSCAN_REGISTERS = 40
-PIPED: dict[str, tuple[Value, ...]] = {"algorithm": ("piped",)}
-STAGED: dict[str, tuple[Value, ...]] = {"algorithm": ("staged", "piped")}
-SEQUENTIAL: dict[str, tuple[Value, ...]] = {"algorithm": ("direct", "staged", "piped")}
+PIPED: dict[str, tuple[Value, ...]] = {"algorithm": ("piped", "chunked")}
+STAGED: dict[str, tuple[Value, ...]] = {"algorithm": ("staged", "piped", "chunked")}
+SEQUENTIAL: dict[str, tuple[Value, ...]] = {"algorithm": ("direct", "staged", "piped", "chunked")}
+CHUNKED: dict[str, tuple[Value, ...]] = {"algorithm": ("chunked",)}
 BLOCKSCAN: dict[str, tuple[Value, ...]] = {"algorithm": ("blockscan",)}
 
 
@@ -57,6 +62,13 @@ def piped_bytes(block_size: int, threads_per_pair: int, tile_l: int, stages: int
     """Dynamic shared memory of the piped kernel: a ring of stages, then two tiles of sums for the helper warps."""
     stage = 2 * tile_l * (block_size // threads_per_pair + N) * 4
     return stages * stage + (2 * block_size * tile_l * 4 if reduction == "shared" else 0)
+
+
+def first_pass_bytes(block_size: int, threads_per_pair: int, N: int) -> int:
+    """Dynamic shared memory of the pass that finds what chunks do to the states; the layout is in chunk_states.cuh."""
+    pairs = block_size // threads_per_pair
+    tile = 32 if pairs <= 64 else max(8, 2048 // pairs)
+    return 4 * tile * (FIRST_PASS_STAGES * (2 * pairs + N) + 2 * pairs)
 
 
 def blockscan_threads(channels: int, lane_channels: int, time_warps: int) -> int:
@@ -136,14 +148,45 @@ def plan(configuration: Configuration, problem: Problem) -> Plan:
     if configuration["algorithm"] == "direct":
         smem = reduction_bytes(reduction, block, threads_per_pair)
     else:
-        bytes_of = piped_bytes if configuration["algorithm"] == "piped" else staged_bytes
+        bytes_of = staged_bytes if configuration["algorithm"] == "staged" else piped_bytes
         tile_l, stages = configuration.integer("tile_l"), configuration.integer("stages")
         smem = bytes_of(block, threads_per_pair, tile_l, stages, reduction, problem["N"])
     threads = block + (32 * configuration.integer("helpers") if "helpers" in configuration else 0)
     blocks = block_count(block, threads_per_pair, problem["B"], problem["D"])
-    arguments = (*ARGUMENTS, Scalar(problem["L"]), Scalar(problem["D"]))
+    sizes = (Scalar(problem["L"]), Scalar(problem["D"]))
+    if configuration["algorithm"] == "chunked":
+        return chunked_plan(configuration, problem, (threads, smem))
+    no_chunks = (Scalar(0, "int64"), Scalar(0, "int64")) if configuration["algorithm"] == "piped" else ()
+    arguments = (*ARGUMENTS, *sizes, *no_chunks)
     kernel = f"selective_scan_{configuration['algorithm']}"
     return Plan((KernelLaunch(kernel, (blocks, 1, 1), (threads, 1, 1), arguments, smem),))
+
+
+def chunked_plan(configuration: Configuration, problem: Problem, piped: tuple[int, int]) -> Plan:
+    """The first pass over all chunks but the last, then the piped kernel, of which `piped` has threads and bytes."""
+    block, threads_per_pair, chunks = (configuration.integer(k) for k in ("block_size", "threads_per_pair", "chunks"))
+    blocks = block_count(block, threads_per_pair, problem["B"], problem["D"])
+    sizes = (Scalar(problem["L"]), Scalar(problem["D"]))
+    found = (problem["B"], chunks - 1, problem["D"])
+    workspace = (Tensor("chunk_states", (*found, problem["N"])), Tensor("chunk_sums", found))
+    between = ("chunk_states", "chunk_sums")
+    first = KernelLaunch(
+        "selective_scan_chunk_states",
+        (blocks * (chunks - 1), 1, 1),
+        (block, 1, 1),
+        ("x", "delta", "A", "B_t", *between, *sizes),
+        first_pass_bytes(block, threads_per_pair, problem["N"]),
+    )
+    threads, smem = piped
+    second = KernelLaunch(
+        "selective_scan_piped",
+        (blocks * chunks, 1, 1),
+        (threads, 1, 1),
+        (*ARGUMENTS, *sizes, *between),
+        smem,
+        programmatic=True,
+    )
+    return Plan((first, second), workspace)
 
 
 def inputs(problem: Problem) -> tuple[Tensor, ...]:
@@ -176,7 +219,11 @@ def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...
     else:
         pairs = configuration.integer("block_size") // configuration.integer("threads_per_pair")
         channels = problem["D"] if configuration.get("static_d") else pairs + width
-        long = 2 * configuration.integer("tile_l") + 1 if "tile_l" in configuration else 35
+        long = (
+            2 * configuration.integer("tile_l") * int(configuration.get("chunks", 1)) + 1
+            if "tile_l" in configuration
+            else 35
+        )
     return (
         family.problem(B=3, L=1, D=channels, N=problem["N"]),
         family.problem(B=2, L=long, D=channels, N=problem["N"]),
@@ -218,10 +265,10 @@ family = Family(
     parameters=(
         Parameter(
             "algorithm",
-            ("direct", "staged", "piped", "blockscan"),
+            ("direct", "staged", "piped", "chunked", "blockscan"),
             "direct",
             "sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by "
-            "helper warps; or a parallel scan over time in each block",
+            "helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block",
         ),
         Parameter(
             "block_size",
@@ -257,6 +304,7 @@ family = Family(
             label="ahead",
         ),
         Parameter("tile_l", (8, 16, 32, 64, 128), 32, "time steps in a stage", when=STAGED, label="tile"),
+        Parameter("chunks", (2, 4, 8, 16, 32), 8, "chunks of the sequence that are scanned at once", when=CHUNKED),
         Parameter("channels", (8, 12, 16, 32), 8, "channels of a block", when=BLOCKSCAN, label="ch"),
         Parameter(
             "lane_channels", (1, 2, 4, 8), 4, "channels of a warp; its other lanes lie along time", when=BLOCKSCAN
@@ -269,7 +317,7 @@ family = Family(
             (1, 2, 3, 4),
             2,
             "stages of shared memory",
-            when={"algorithm": ("staged", "piped", "blockscan")},
+            when={"algorithm": ("staged", "piped", "chunked", "blockscan")},
         ),
         Parameter(
             "register_prefetch",
@@ -287,7 +335,7 @@ family = Family(
             (1, 2, 3, 4),
             1,
             "blocks a multiprocessor that registers are kept for",
-            when={"algorithm": ("piped", "blockscan")},
+            when={"algorithm": ("piped", "chunked", "blockscan")},
         ),
         Parameter("unroll", (1, 2, 4, 8, 16), 4, "groups of steps in one loop body", when=SEQUENTIAL),
         Parameter(
@@ -382,8 +430,10 @@ family = Family(
         ),
         Rule(
             f"more than one block runs on a multiprocessor: the grid has that many for each of {MULTIPROCESSORS}",
-            lambda min_blocks, block_size, threads_per_pair, B, D: (
-                min_blocks == 1 or block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
+            lambda algorithm, min_blocks, block_size, threads_per_pair, B, D: (
+                min_blocks == 1
+                or algorithm == "chunked"
+                or block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
             ),
         ),
         Rule(
@@ -421,6 +471,31 @@ family = Family(
             f"stages and sums fit in {SMEM_PER_BLOCK} bytes of shared memory",
             lambda helpers, block_size, threads_per_pair, tile_l, stages, reduction, N: (
                 piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) <= SMEM_PER_BLOCK
+            ),
+        ),
+        Rule(
+            f"more than one block runs on a multiprocessor: the grid has that many for each of {MULTIPROCESSORS}",
+            lambda chunks, min_blocks, block_size, threads_per_pair, B, D: (
+                min_blocks == 1
+                or chunks * block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
+            ),
+        ),
+        Rule(
+            f"chunks are for few pairs: at most {CHUNKED_BLOCKS} blocks for each of {MULTIPROCESSORS} multiprocessors, "
+            f"and at most {CHUNKED_WAVES} without chunks",
+            lambda chunks, block_size, threads_per_pair, B, D: (
+                block_count(block_size, threads_per_pair, B, D) <= CHUNKED_WAVES * MULTIPROCESSORS
+                and chunks * block_count(block_size, threads_per_pair, B, D) <= CHUNKED_BLOCKS * MULTIPROCESSORS
+            ),
+        ),
+        Rule(
+            "chunks are for long sequences: each has at least 2 tiles",
+            lambda chunks, tile_l, L: chunks * 2 * tile_l <= L,
+        ),
+        Rule(
+            f"stages of the first pass fit in {SMEM_PER_BLOCK} bytes of shared memory",
+            lambda chunks, block_size, threads_per_pair, N: (
+                first_pass_bytes(block_size, threads_per_pair, N) <= SMEM_PER_BLOCK
             ),
         ),
         Rule(

@@ -64,6 +64,10 @@ __forceinline__ void bar_arrive(int id, int threads, KTUNE_SITE_) {
   arrive_block(id, threads, KTUNE_AT_("bar.arrive"));
 }
 
+// Launches run one after another.
+__forceinline__ void griddepcontrol_wait() {}
+__forceinline__ void griddepcontrol_launch_dependents() {}
+
 __forceinline__ void membar_cta() {}
 __forceinline__ void membar_gl() {}
 __forceinline__ void prefetch_global_L1(const void*) {}
