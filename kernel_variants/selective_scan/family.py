@@ -241,6 +241,9 @@ def cost(problem: Problem) -> Cost:
     )
 
 
+# Twice the model's width.
+MAMBA_CHANNELS = {"mamba-130m": 1536, "mamba-370m": 2048, "mamba-790m": 3072, "mamba-1.4b": 4096, "mamba-2.8b": 5120}
+
 family = Family(
     name="selective_scan",
     summary="selective scan of Mamba (S6), fp32, layout [batch, length, channels]",
@@ -261,6 +264,16 @@ family = Family(
         "mamba-790m": {"B": 8, "L": 2048, "D": 3072, "N": 16},
         "mamba-1.4b": {"B": 8, "L": 2048, "D": 4096, "N": 16},
         "mamba-2.8b": {"B": 8, "L": 2048, "D": 5120, "N": 16},
+        **{
+            f"{model}-b{batch}-l{length}": {"B": batch, "L": length, "D": channels, "N": 16}
+            for model, channels in MAMBA_CHANNELS.items()
+            for batch in (1, 8)
+            for length in (512, 2048, 8192)
+            if (batch, length) != (8, 2048)
+        },
+        "long": {"B": 1, "L": 65536, "D": 1536, "N": 16},
+        # x has more than 2^31 elements: offsets need 64 bits, in the last batch and within each.
+        "beyond": {"B": 8, "L": 65536, "D": 4100, "N": 16},
     },
     parameters=(
         Parameter(

@@ -30,7 +30,8 @@ def small_problems(loaded: LoadedFamily, variant: Variant, problem: Problem) -> 
     checks = tuple(family.checks(variant.configuration, problem))
     largest = max(checks, key=lambda check: family.cost(check).flops)
     around = [near for name, _ in largest.sizes for near in _around(family, variant, largest, name)]
-    named = [p for p in loaded.named_problems.values() if not broken_laws(family, variant.configuration, p)]
+    small = [p for p in loaded.named_problems.values() if _is_small(family, p)]
+    named = [p for p in small if not broken_laws(family, variant.configuration, p)]
     others = [p for p in (*around, *named) if _serves(family, variant, p) and _is_small(family, p)]
     return tuple(dict.fromkeys((*checks, *others)))
 

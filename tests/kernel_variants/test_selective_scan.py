@@ -14,6 +14,7 @@ from ktune.core.loading import load_family
 from ktune.core.model import Configuration
 from ktune.core.space import Space
 from ktune.core.variant import make_variant
+from ktune.cpu.problems import broken_laws
 
 LOADED = load_family("selective_scan")
 FAMILY = LOADED.family
@@ -29,7 +30,13 @@ def compile_variant(configuration: Configuration, problem, folder: Path) -> subp
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("name", list(FAMILY.problems))
+# What is worth while, not what is right: a check may be too small for it.
+WORTHWHILE = ("more than one block runs", "chunks are for")
+# Those whose whole spaces are looked through; the other layers differ in sizes alone.
+LOOKED_THROUGH = [name for name in FAMILY.problems if "-b1-" not in name and "-b8-" not in name]
+
+
+@pytest.mark.parametrize("name", LOOKED_THROUGH)
 def test_every_named_problem_has_valid_points_and_the_default(name):
     space = Space(FAMILY, [LOADED.named_problems[name]])
     assert space.default in space
@@ -72,7 +79,7 @@ def test_check_problems_are_served_by_the_same_binary():
             for check in FAMILY.checks(configuration, problem):
                 same = make_variant(FAMILY, configuration, check)
                 assert same == make_variant(FAMILY, configuration, problem)
-                assert Space(FAMILY, [check]).broken_rule(configuration) is None
+                assert all(law.startswith(WORTHWHILE) for law in broken_laws(FAMILY, configuration, check))
 
 
 def test_the_committed_space_of_272_points_has_272():
@@ -90,7 +97,7 @@ def test_the_committed_space_of_272_points_has_272():
     assert len(Space(FAMILY, [RECORD], narrowing)) == 272
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILY.problems if name.startswith("mamba")])
+@pytest.mark.parametrize("name", [name for name in LOOKED_THROUGH if name.startswith("mamba")])
 def test_layers_of_mamba_have_piped_points_of_few_threads_a_pair_and_several_blocks_a_multiprocessor(name):
     narrowing = {"algorithm": ("piped",), "min_blocks": (3,), "tile_l": (32,), "unroll": (4,)}
     space = Space(FAMILY, [LOADED.named_problems[name]], narrowing)
@@ -105,6 +112,8 @@ def test_the_core_is_small_enough_to_be_recorded_completely():
 
 
 PIPED = {"algorithm": "piped", "threads_per_pair": 4, "reduction": "shared", "exp": "ex2"}
+CHUNKED = PIPED | {"algorithm": "chunked", "chunks": 2}
+BLOCKSCAN = {"algorithm": "blockscan", "vector_width": 4}
 BOUNDARIES = [
     ({"algorithm": "staged", "threads_per_pair": 32, "block_size": 256, "reduction": "transposed", "unroll": 1}, True),
     ({"algorithm": "staged", "threads_per_pair": 1, "block_size": 32, "reduction": "shuffle", "unroll": 16}, True),
@@ -122,6 +131,14 @@ BOUNDARIES = [
     (PIPED | {"stages": 1}, False),
     (PIPED | {"unroll": 1}, False),
     (PIPED | {"tile_l": 8, "unroll": 2}, False),
+    (CHUNKED, True),
+    (CHUNKED | {"threads_per_pair": 1, "reduction": "shuffle"}, True),
+    (CHUNKED | {"unroll": 1}, False),
+    (BLOCKSCAN, True),
+    (BLOCKSCAN | {"channels": 32, "lane_channels": 2, "time_warps": 1, "states_at_once": 8, "items": 4}, True),
+    (BLOCKSCAN | {"channels": 12, "lane_channels": 1, "stages": 3, "vector_width": 2}, True),
+    (BLOCKSCAN | {"channels": 12, "lane_channels": 8}, False),
+    (BLOCKSCAN | {"stages": 1}, False),
 ]
 
 
