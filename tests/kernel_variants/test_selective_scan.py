@@ -70,6 +70,19 @@ def test_inputs_of_every_kind_are_finite_random_and_have_a_finite_reference(kind
     assert torch.isfinite(reference.reference(problem, first)["y"]).all()
 
 
+def test_inputs_of_a_problem_too_large_to_draw_differ_in_every_batch(monkeypatch):
+    reference = LOADED.module("reference")
+    monkeypatch.setattr(reference, "MOST_DRAWN", 100)
+    problem = FAMILY.problem(B=3, L=2 * reference.SHIFT + 60, D=2, N=3)
+    found = reference.inputs(problem, seed=1)
+    assert {t.name: t.shape for t in FAMILY.inputs(problem)} == {k: tuple(v.shape) for k, v in found.items()}
+    for name in ("x", "delta"):
+        first, second, third = found[name]
+        assert len({tuple(batch.flatten().tolist()) for batch in (first, second, third)}) == 3
+        torch.testing.assert_close(second[reference.SHIFT :], first[: -reference.SHIFT], rtol=0, atol=0)
+    assert torch.isfinite(reference.reference(problem, found)["y"]).all()
+
+
 def test_check_problems_are_served_by_the_same_binary():
     rng = random.Random(0)
     for problem in (RECORD, LOADED.named_problems["tails"], LOADED.named_problems["one"]):
@@ -135,8 +148,8 @@ BOUNDARIES = [
     (CHUNKED | {"threads_per_pair": 1, "reduction": "shuffle"}, True),
     (CHUNKED | {"unroll": 1}, False),
     (BLOCKSCAN, True),
-    (BLOCKSCAN | {"channels": 32, "lane_channels": 2, "time_warps": 1, "states_at_once": 8, "items": 4}, True),
-    (BLOCKSCAN | {"channels": 12, "lane_channels": 1, "stages": 3, "vector_width": 2}, True),
+    (BLOCKSCAN | {"channels": 32, "lane_channels": 4, "time_warps": 1, "states_at_once": 8, "items": 4}, True),
+    (BLOCKSCAN | {"channels": 12, "lane_channels": 2, "stages": 3, "vector_width": 2}, True),
     (BLOCKSCAN | {"channels": 12, "lane_channels": 8}, False),
     (BLOCKSCAN | {"stages": 1}, False),
 ]
