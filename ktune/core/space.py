@@ -26,7 +26,7 @@ class Space:
         narrowing: Mapping[str, tuple[Value, ...]] | None = None,
     ) -> None:
         self.family = family
-        self.problems = tuple(problems)
+        self.problems = tuple(family.completed(problem) for problem in problems)
         self.narrowing = {k: tuple(v) for k, v in (narrowing or {}).items()}
         for name, values in self.narrowing.items():
             parameter = find_parameter(family, name)

@@ -154,7 +154,7 @@ def _make(wanted: Wanted) -> Ready | str:
     except ImportError as error:
         return f"cuda.bindings does not load ({error}); pip install cuda-bindings"
     loaded = load_family(wanted.family)
-    problem = loaded.family.problem(**dict(wanted.sizes))
+    problem = loaded.family.problem_of(dict(wanted.sizes))
     with torch.cuda.device(wanted.device):
         return _first_that_loads(wanted, loaded, problem)
 

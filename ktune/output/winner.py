@@ -59,7 +59,8 @@ class Winner:
 
     @property
     def problem(self) -> Problem:
-        return self.measurement.problem
+        """With the defaults of the family's options."""
+        return self.loaded.family.completed(self.measurement.problem)
 
     @property
     def configuration(self) -> Configuration:
@@ -182,12 +183,13 @@ def load_winner(path: Path) -> tuple[LoadedFamily, Problem, Configuration]:
     """What a best.json names, with its family loaded and the configuration checked against it."""
     family, problem, configuration = read_winner(path)
     loaded = load_family(family)
-    sizes = [size.name for size in loaded.family.sizes]
-    if [name for name, _ in problem.sizes] != sizes:
+    try:
+        problem = loaded.family.problem_of(dict(problem.sizes), problem.dtype)
+    except UsageError as error:
         raise UsageError(
-            f"{path} gives the sizes {', '.join(problem.by_name)}, {loaded.name} has {', '.join(sizes)}; "
+            f"{path} gives the problem {problem.label}: {error}; "
             "it was written for another version of the family: search again"
-        )
+        ) from error
     return loaded, problem, Space(loaded.family, [problem]).complete(configuration)
 
 
