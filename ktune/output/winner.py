@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -98,6 +98,20 @@ class WinnerFile(NamedTuple):
     family: str
     problem: Problem
     configuration: Configuration
+
+
+class Choice(NamedTuple):
+    """What a program says to choose among winners of a family: sizes by name, and the dtype where they differ in it."""
+
+    sizes: tuple[str, ...]
+    dtype: bool
+
+
+def choice_among(winners: Sequence[Winner]) -> Choice:
+    """Every dimension, and each option that one of the winners gives."""
+    given = {name for winner in winners for name, _ in winner.problem.sizes}
+    sizes = tuple(size.name for size in winners[0].loaded.family.sizes if size.name in given)
+    return Choice(sizes, len({winner.problem.dtype for winner in winners}) > 1)
 
 
 def write_winner(winner: Winner, path: Path, *, force: bool = False) -> Path:
