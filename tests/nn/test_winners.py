@@ -81,6 +81,58 @@ def test_an_unknown_gpu_takes_winners_of_others_and_a_known_one_its_own() -> Non
     assert blocks(SHORT, table, "H20") == [32, 64, 256, DEFAULT]
 
 
+SHIFTED = load_family(ROOT / "tests" / "families" / "shifted").family
+
+
+def shifted(block_size: int, dtype: str = "float32", **sizes: int) -> Recorded:
+    return Recorded(sizes, {"block_size": block_size, "fused": True}, dtype)
+
+
+@pytest.mark.parametrize(
+    ("problem", "order"),
+    [
+        (SHIFTED.problem(N=64), [128, 32, 64]),
+        (SHIFTED.problem(N=64, shift=1), [32, 128, 64]),
+        (SHIFTED.problem(N=1 << 20, dtype="bfloat16"), [64, 128, 32]),
+    ],
+    ids=lambda given: given.label if isinstance(given, Problem) else "",
+)
+def test_winners_of_the_same_options_and_dtype_come_first_then_others(problem: Problem, order: list[int]) -> None:
+    known = (shifted(32, N=64, shift=1), shifted(128, N=1 << 20), shifted(64, "bfloat16", N=64))
+    found = candidates(SHIFTED, "H200", problem, {"shifted": {"H200": known}})
+    assert [c.integer("block_size") for c in found] == order
+
+
+def test_an_option_is_the_same_whether_a_winner_gives_its_default_or_not() -> None:
+    problem = Problem("shifted", (("N", 64),))
+    known = (shifted(32, N=1 << 20, shift=0), shifted(128, N=64, shift=1), shifted(64, N=64, gate=1))
+    found = candidates(SHIFTED, "H200", problem, {"shifted": {"H200": known}})
+    # the last is of an option that the family does not have; 64 is the default
+    assert [c.integer("block_size") for c in found] == [32, 128, 64]
+
+
+def test_winners_of_options_and_dtypes_are_collected_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ktune.core.loading.shipped_folder", lambda: ROOT / "tests" / "families")
+    problems: list[tuple[dict[str, int], str]] = [
+        ({"N": 64}, "float32"), ({"N": 64, "shift": 0}, "float32"), ({"N": 64, "shift": 1}, "float32"),
+        ({"N": 64, "times": 1}, "bfloat16"),
+    ]  # fmt: skip
+    for number, (sizes, dtype) in enumerate(problems):
+        stored = {"family": "shifted", "sizes": sizes, "dtype": dtype}
+        configuration = {"block_size": 32, "fused": True}
+        put(tmp_path, str(number), result(family="shifted", problem=stored, configuration=configuration))
+    found, left_out = collect(tmp_path)
+    assert [(won.sizes, won.dtype) for won in found] == [
+        ({"N": 64}, "float32"), ({"N": 64, "shift": 1}, "float32"), ({"N": 64}, "bfloat16")
+    ]  # fmt: skip
+    assert left_out == []
+    text = table_text(found)
+    assert '{"sizes": {"N": 64}, "configuration": {"block_size": 32, "fused": true}}' in text
+    path = tmp_path / "table.json"
+    path.write_text(text)
+    assert [won.dtype for won in read_winners(path)["shifted"]["H200"]] == ["float32", "float32", "bfloat16"]
+
+
 def test_without_winners_the_default_is_left() -> None:
     assert blocks(SHORT, {}) == [DEFAULT]
 
