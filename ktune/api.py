@@ -14,9 +14,11 @@ from functools import cached_property
 from typing import Any
 
 from ktune.core.errors import UsageError
-from ktune.core.model import Configuration, Problem, Value
+from ktune.core.model import Configuration, Problem, Value, Variant
 
 API = 1
+# What a rule calls the problem's dtype.
+DTYPE = "dtype"
 
 Dim3 = tuple[int, int, int]
 
@@ -53,8 +55,8 @@ class Rule:
     """A law that every valid configuration keeps.
 
     law: the sentence shown to a user who breaks it.
-    holds: a predicate whose arguments are named after parameters or sizes of the problem. The rule
-        does not apply where one of its parameters does not exist.
+    holds: a predicate whose arguments are named after parameters or sizes of the problem, or `dtype`, the problem's.
+        The rule does not apply where one of its parameters does not exist.
     """
 
     law: str
@@ -179,7 +181,8 @@ def _no_constants(configuration: Configuration, problem: Problem) -> Mapping[str
 class Family:
     """A kernel that can vary, and what is right for it.
 
-    source: the `.cu` file, relative to the folder, that holds a configuration's kernels.
+    source: the `.cu` file, relative to the folder, that holds a configuration's kernels. Where it takes a second
+        argument, that is the sizes compiled in; its default is none.
     inputs, outputs: the tensors of a problem, in a fixed order.
     plan: what is launched. It may not depend on anything but its arguments.
     constants: sizes compiled into the kernel; variants of other sizes are other variants.
@@ -195,7 +198,7 @@ class Family:
     problems: Mapping[str, Mapping[str, int | str]]
     parameters: tuple[Parameter, ...]
     rules: tuple[Rule, ...]
-    source: Callable[[Configuration], str]
+    source: Callable[..., str]
     inputs: Callable[[Problem], Sequence[Tensor]]
     outputs: Callable[[Problem], Sequence[Tensor]]
     plan: Callable[[Configuration, Problem], Plan]
@@ -213,6 +216,12 @@ class Family:
         # A problem read from a file does not know the defaults: the family's own code always sees them.
         for name in ("inputs", "outputs", "plan", "checks", "cost", "constants") if self.defaults else ():
             object.__setattr__(self, name, _Completing(getattr(self, name), self.defaults))
+
+    def source_of(self, variant: Variant) -> str:
+        """The file of a variant's kernels, "" for one without kernels of its own."""
+        if len(inspect.signature(self.source).parameters) > 1:
+            return self.source(variant.configuration, dict(variant.constants))
+        return self.source(variant.configuration)
 
     def parameter(self, name: str) -> Parameter:
         return self._parameters[name]

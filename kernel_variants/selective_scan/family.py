@@ -1,6 +1,9 @@
-"""The selective scan of Mamba (S6), fp32: y from x, delta, A, B, C and the skip vector. README.md has the maths."""
+"""The selective scan of Mamba (S6) with its options: y from x, delta, A, B, C and more. README.md has the maths."""
+
+from collections.abc import Callable, Mapping
 
 from ktune.api import (
+    Argument,
     Cost,
     Family,
     KernelLaunch,
@@ -22,6 +25,9 @@ REGISTER_FLOATS = 200
 BODY_INSTRUCTIONS = 2600
 PIPED_STEPS = 4
 PIPED_RING = 8
+BFLOAT16 = "bfloat16"
+PLAIN_SOURCES = ("staged.cu", "piped.cu")
+STAND_INS = {"skip": "A", "delta_bias": "A", "z": "x", "initial_state": "A", "final_state": "y"}
 PIPED: dict[str, tuple[Value, ...]] = {"algorithm": ("piped",)}
 STAGED: dict[str, tuple[Value, ...]] = {"algorithm": ("staged", "piped")}
 
@@ -41,17 +47,36 @@ def reduction_bytes(reduction: str, block_size: int, threads_per_pair: int) -> i
     return block_size // 32 * 2 * threads_per_pair * (32 + 32 // threads_per_pair) * 4
 
 
-def staged_bytes(block_size: int, threads_per_pair: int, tile_l: int, stages: int, reduction: str, N: int) -> int:
-    """Dynamic shared memory of the staged kernel; the layout is at the top of staged.cu."""
+def element_bytes(dtype: str) -> int:
+    """Of x, delta, B, C, z and y; all else is fp32."""
+    return 2 if dtype == BFLOAT16 else 4
+
+
+def staged_bytes(
+    block_size: int,
+    threads_per_pair: int,
+    tile_l: int,
+    stages: int,
+    reduction: str,
+    N: int,
+    gate: int,
+    raw: bool,
+    dtype: str,
+) -> int:
+    """Dynamic shared memory of the staged kernel; the layout is at the top of staged.cu. raw: delta is transformed."""
     padded = states_per_thread(threads_per_pair, N) * threads_per_pair
-    stage = 2 * tile_l * (block_size // threads_per_pair + padded) * 4
-    return stages * stage + reduction_bytes(reduction, block_size, threads_per_pair)
+    pairs = block_size // threads_per_pair
+    row = ((2 + gate) * pairs + 2 * padded) * element_bytes(dtype) + (4 * pairs if raw and dtype == BFLOAT16 else 0)
+    return stages * tile_l * row + reduction_bytes(reduction, block_size, threads_per_pair)
 
 
-def piped_bytes(block_size: int, threads_per_pair: int, tile_l: int, stages: int, reduction: str, N: int) -> int:
+def piped_bytes(
+    block_size: int, threads_per_pair: int, tile_l: int, stages: int, reduction: str, N: int, gate: int, dtype: str
+) -> int:
     """Dynamic shared memory of the piped kernel: a ring of stages, then two tiles of sums for the helper warps."""
-    stage = 2 * tile_l * (block_size // threads_per_pair + N) * 4
-    return stages * stage + (2 * block_size * tile_l * 4 if reduction == "shared" else 0)
+    row = (2 + gate) * (block_size // threads_per_pair) + 2 * N
+    row_bytes = row * (4 if dtype != BFLOAT16 else 4 + element_bytes(dtype))
+    return stages * tile_l * row_bytes + (2 * block_size * tile_l * 4 if reduction == "shared" else 0)
 
 
 def block_count(block_size: int, threads_per_pair: int, B: int, D: int) -> int:
@@ -79,75 +104,152 @@ def direct_registers(prefetch: int, reduction: str, threads_per_pair: int, N: in
     return buffers * steps * step_floats(threads_per_pair, N) + 2 * states_per_thread(threads_per_pair, N)
 
 
+def source(configuration: Configuration, constants: Mapping[str, int] = {}) -> str:
+    """The kernels that were recorded serve problems without options: what is compiled of them stays the same."""
+    algorithm = configuration["algorithm"]
+    plain = algorithm == "direct" or set(constants) <= {"N", "D"}
+    return f"{algorithm}.cu" if plain else f"fused_{algorithm}.cu"
+
+
 def plan(configuration: Configuration, problem: Problem) -> Plan:
     block = configuration.integer("block_size")
     threads_per_pair = configuration.integer("threads_per_pair")
     reduction = str(configuration["reduction"])
+    gate, states = problem["gate"], problem["N"]
     if configuration["algorithm"] == "direct":
         smem = reduction_bytes(reduction, block, threads_per_pair)
     else:
-        bytes_of = piped_bytes if configuration["algorithm"] == "piped" else staged_bytes
         tile_l, stages = configuration.integer("tile_l"), configuration.integer("stages")
-        smem = bytes_of(block, threads_per_pair, tile_l, stages, reduction, problem["N"])
+        shape = (block, threads_per_pair, tile_l, stages, reduction, states, gate)
+        if configuration["algorithm"] == "piped":
+            smem = piped_bytes(*shape, problem.dtype)
+        else:
+            smem = staged_bytes(*shape, is_raw(problem["bias"], problem["softplus"]), problem.dtype)
     threads = block + (32 * configuration.integer("helpers") if "helpers" in configuration else 0)
     blocks = block_count(block, threads_per_pair, problem["B"], problem["D"])
-    arguments = ("x", "delta", "A", "B_t", "C_t", "skip", "y", Scalar(problem["L"]), Scalar(problem["D"]))
+    arguments: list[Argument] = [
+        "x",
+        "delta",
+        "A",
+        "B_t",
+        "C_t",
+        "skip",
+        "y",
+        Scalar(problem["L"]),
+        Scalar(problem["D"]),
+    ]
+    if source(configuration, constants(configuration, problem)) not in PLAIN_SOURCES:
+        arguments += ["delta_bias", "z", "initial_state", "final_state"]
+    # what an option that is off would need is not touched: some other tensor stands in for it
+    given = {tensor.name for tensor in (*inputs(problem), *outputs(problem))}
+    arguments = [a if isinstance(a, Scalar) or a in given else STAND_INS[a] for a in arguments]
     kernel = f"selective_scan_{configuration['algorithm']}"
-    return Plan((KernelLaunch(kernel, (blocks, 1, 1), (threads, 1, 1), arguments, smem),))
+    return Plan((KernelLaunch(kernel, (blocks, 1, 1), (threads, 1, 1), tuple(arguments), smem),))
+
+
+def is_raw(bias: int, softplus: int) -> bool:
+    """Whether delta is not yet what the recurrence takes."""
+    return bool(bias or softplus)
 
 
 def inputs(problem: Problem) -> tuple[Tensor, ...]:
     batch, length, channels, states = (problem[s] for s in "BLDN")
-    return (
-        Tensor("x", (batch, length, channels)),
-        Tensor("delta", (batch, length, channels)),
+    rows = (batch, length, channels)
+    shared = (batch, length, states) if problem["G"] == 1 else (batch, length, problem["G"], states)
+    found = [
+        Tensor("x", rows, problem.dtype),
+        Tensor("delta", rows, problem.dtype),
         Tensor("A", (channels, states)),
-        Tensor("B_t", (batch, length, states)),
-        Tensor("C_t", (batch, length, states)),
-        Tensor("skip", (channels,)),
+        Tensor("B_t", shared, problem.dtype),
+        Tensor("C_t", shared, problem.dtype),
+    ]
+    options = (
+        ("skip", Tensor("skip", (channels,))),
+        ("bias", Tensor("delta_bias", (channels,))),
+        ("gate", Tensor("z", rows, problem.dtype)),
+        ("initial", Tensor("initial_state", (batch, channels, states))),
     )
+    return (*found, *(tensor for option, tensor in options if problem[option]))
 
 
 def outputs(problem: Problem) -> tuple[Tensor, ...]:
-    return (Tensor("y", (problem["B"], problem["L"], problem["D"])),)
+    batch, length, channels, states = (problem[s] for s in "BLDN")
+    y = Tensor("y", (batch, length, channels), problem.dtype)
+    return (y, Tensor("final_state", (batch, channels, states))) if problem["final"] else (y,)
 
 
 def constants(configuration: Configuration, problem: Problem) -> dict[str, int]:
-    """N is always compiled in; D only where static_d asks for it (0: an argument)."""
-    return {"N": problem["N"], "D": problem["D"] if configuration.get("static_d") else 0}
+    """N is always compiled in; D only where static_d asks for it (0: an argument); options where they are given."""
+    options = {name: problem[name] for name, default in OPTIONS.items() if problem[name] != default}
+    narrow = {BFLOAT16: 1} if problem.dtype == BFLOAT16 else {}
+    return {"N": problem["N"], "D": problem["D"] if configuration.get("static_d") else 0, **options, **narrow}
 
 
 def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
     """One step, and a length one past two tiles; with D an argument, also channels that no block divides."""
-    width = configuration.integer("vector_width") if "vector_width" in configuration else 4
+    width = configuration.integer("vector_width") if "vector_width" in configuration else PIPED_STEPS
+    if problem.dtype == BFLOAT16 and configuration["algorithm"] == "piped":
+        width = 2 * PIPED_STEPS
     pairs = configuration.integer("block_size") // configuration.integer("threads_per_pair")
-    channels = problem["D"] if configuration.get("static_d") else pairs + width
+    groups = problem["G"]
+    if configuration.get("static_d"):
+        channels = problem["D"]
+    elif groups == 1:
+        channels = pairs + width
+    elif configuration["algorithm"] == "direct":
+        channels = -(-(pairs + width) // groups) * groups
+    else:
+        channels = groups * pairs
     long = 2 * configuration.integer("tile_l") + 1 if "tile_l" in configuration else 35
+    options = {name: problem[name] for name in OPTIONS}
     return (
-        family.problem(B=3, L=1, D=channels, N=problem["N"]),
-        family.problem(B=2, L=long, D=channels, N=problem["N"]),
+        family.problem(B=3, L=1, D=channels, N=problem["N"], **options, dtype=problem.dtype),
+        family.problem(B=2, L=long, D=channels, N=problem["N"], **options, dtype=problem.dtype),
     )
 
 
 def cost(problem: Problem) -> Cost:
     batch, length, channels, states = (problem[s] for s in "BLDN")
     steps = batch * length * channels
+    elements = (2 + problem["gate"]) * steps + 2 * batch * length * problem["G"] * states
+    numbers = channels * (states + problem["skip"] + problem["bias"]) + problem["initial"] * batch * channels * states
+    item = element_bytes(problem.dtype)
+    # softplus: an exponential and a logarithm; the gate: an exponential and a reciprocal
+    beside = 2 * problem["softplus"] + 2 * problem["gate"]
     return Cost(
-        bytes_read=4 * (2 * steps + 2 * batch * length * states + channels * (states + 1)),
-        bytes_written=4 * steps,
-        flops=steps * (6 * states + 3),
-        special=steps * states,
+        bytes_read=item * elements + 4 * numbers,
+        bytes_written=item * steps + 4 * problem["final"] * batch * channels * states,
+        flops=steps * (6 * states + 1 + 2 * problem["skip"] + problem["bias"] + 2 * beside),
+        special=steps * (states + beside),
     )
 
 
+OPTIONS = {"G": 1, "bias": 0, "softplus": 0, "gate": 0, "skip": 1, "initial": 0, "final": 0}
+BLOCK = {"softplus": 1, "bias": 1, "gate": 1}
+FLAGS: dict[str, Callable[..., bool]] = {
+    "bias": lambda bias: bias <= 1,
+    "softplus": lambda softplus: softplus <= 1,
+    "gate": lambda gate: gate <= 1,
+    "skip": lambda skip: skip <= 1,
+    "initial": lambda initial: initial <= 1,
+    "final": lambda final: final <= 1,
+}
+
 family = Family(
     name="selective_scan",
-    summary="selective scan of Mamba (S6), fp32, layout [batch, length, channels]",
+    summary="selective scan of Mamba (S6), layout [batch, length, channels]",
     sizes=(
         Size("B", "batch"),
         Size("L", "sequence length"),
         Size("D", "channels"),
         Size("N", "states per channel"),
+        Size("G", "groups of channels, each with rows of B and C of its own", default=OPTIONS["G"]),
+        Size("bias", "1: delta + delta_bias", default=OPTIONS["bias"], least=0),
+        Size("softplus", "1: softplus(delta), after the bias", default=OPTIONS["softplus"], least=0),
+        Size("gate", "1: y z sigmoid(z)", default=OPTIONS["gate"], least=0),
+        Size("skip", "0: without x skip", default=OPTIONS["skip"], least=0),
+        Size("initial", "1: starts from initial_state, not from 0", default=OPTIONS["initial"], least=0),
+        Size("final", "1: final_state is an output too", default=OPTIONS["final"], least=0),
     ),
     problems={
         "record": {"B": 16, "L": 2048, "D": 256, "N": 16},
@@ -160,6 +262,10 @@ family = Family(
         "mamba-790m": {"B": 8, "L": 2048, "D": 3072, "N": 16},
         "mamba-1.4b": {"B": 8, "L": 2048, "D": 4096, "N": 16},
         "mamba-2.8b": {"B": 8, "L": 2048, "D": 5120, "N": 16},
+        "mamba-block": {"B": 8, "L": 2048, "D": 1536, "N": 16, **BLOCK, "final": 1},
+        "mamba-block-bf16": {"B": 8, "L": 2048, "D": 1536, "N": 16, **BLOCK, "final": 1, "dtype": BFLOAT16},
+        "continued": {"B": 1, "L": 512, "D": 5120, "N": 16, **BLOCK, "initial": 1, "final": 1},
+        "vmamba": {"B": 16, "L": 3136, "D": 768, "N": 16, "G": 4, "softplus": 1, "bias": 1},
     },
     parameters=(
         Parameter(
@@ -262,8 +368,11 @@ family = Family(
         ),
         Rule(
             f"stages and reduction fit in {SMEM_PER_BLOCK} bytes of shared memory",
-            lambda block_size, threads_per_pair, tile_l, stages, register_prefetch, reduction, N: (
-                staged_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) <= SMEM_PER_BLOCK
+            lambda block_size, threads_per_pair, tile_l, stages, register_prefetch, reduction, N, gate, bias, softplus, dtype: (  # noqa: E501
+                staged_bytes(
+                    block_size, threads_per_pair, tile_l, stages, reduction, N, gate, is_raw(bias, softplus), dtype
+                )
+                <= SMEM_PER_BLOCK
             ),
         ),
         Rule(
@@ -294,16 +403,16 @@ family = Family(
         Rule(
             f"more than one block runs on a multiprocessor: the grid has that many for each of {MULTIPROCESSORS}",
             lambda min_blocks, block_size, threads_per_pair, B, D: (
-                min_blocks == 1
-                or block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
+                min_blocks == 1 or block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
             ),
         ),
         Rule(
-            f"min_blocks blocks fit in the {SMEM_PER_MULTIPROCESSOR} bytes of a multiprocessor, {SMEM_RESERVED} of each "
-            "reserved",
-            lambda helpers, min_blocks, block_size, threads_per_pair, tile_l, stages, reduction, N: (
+            f"min_blocks blocks fit in the {SMEM_PER_MULTIPROCESSOR} bytes of a multiprocessor, {SMEM_RESERVED} of "
+            "each reserved",
+            lambda helpers, min_blocks, block_size, threads_per_pair, tile_l, stages, reduction, N, gate, dtype: (
                 min_blocks == 1
-                or min_blocks * (piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) + SMEM_RESERVED)
+                or min_blocks
+                * (piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N, gate, dtype) + SMEM_RESERVED)
                 <= SMEM_PER_MULTIPROCESSOR
             ),
         ),
@@ -330,14 +439,28 @@ family = Family(
         ),
         Rule(
             f"stages and sums fit in {SMEM_PER_BLOCK} bytes of shared memory",
-            lambda helpers, block_size, threads_per_pair, tile_l, stages, reduction, N: (
-                piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) <= SMEM_PER_BLOCK
+            lambda helpers, block_size, threads_per_pair, tile_l, stages, reduction, N, gate, dtype: (
+                piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N, gate, dtype) <= SMEM_PER_BLOCK
             ),
         ),
         Rule("with helper warps exponentials are ex2, one instruction", lambda helpers, exp: exp == "ex2"),
         Rule("fast_math changes nothing but expf", lambda exp, fast_math: exp == "expf" or not fast_math),
+        *(Rule(f"{name} is a flag, 0 or 1", FLAGS[name]) for name in FLAGS),
+        Rule("G, the number of groups, divides D", lambda G, D: D % G == 0),
+        Rule(
+            "with tiles in shared memory a block's channels are of one group: the pairs of a block divide D / G",
+            lambda tile_l, block_size, threads_per_pair, D, G: G == 1 or D // G % (block_size // threads_per_pair) == 0,
+        ),
+        Rule(
+            "a copy is 4 bytes at least: vector_width is 2 or 4 for bfloat16",
+            lambda tile_l, vector_width, dtype: dtype != BFLOAT16 or vector_width >= 2,
+        ),
+        Rule(
+            "with helper warps D and N are multiples of 8 for bfloat16, so that rows are 16-byte vectors",
+            lambda helpers, D, N, dtype: dtype != BFLOAT16 or (D % 8 == 0 and N % 8 == 0),
+        ),
     ),
-    source=lambda configuration: f"{configuration['algorithm']}.cu",
+    source=source,
     inputs=inputs,
     outputs=outputs,
     plan=plan,
@@ -351,6 +474,10 @@ family = Family(
         "fp32 with the state kept in fp32: at most about 1.2e-5 seen over 2048 steps; a kernel that drops a term or "
         "a step is beyond 1e-2",
     ),
+    dtypes=("float32", BFLOAT16),
+    tolerances={
+        BFLOAT16: Tolerance(1e-4, 4.1e-3, 4.1e-3, "y is rounded to bfloat16 once, at most 2^-8 of it; all else as in fp32"),
+    },
     core={
         "algorithm": ("staged", "piped"),
         "block_size": (64, 128, 256),
