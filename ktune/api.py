@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from ktune.core.model import Configuration, Problem, Value
+from ktune.core.errors import UsageError
+from ktune.core.model import Configuration, Problem, Value, Variant
 
 API = 1
+# What a rule calls the problem's dtype.
+DTYPE = "dtype"
 
 Dim3 = tuple[int, int, int]
 
@@ -52,8 +55,8 @@ class Rule:
     """A law that every valid configuration keeps.
 
     law: the sentence shown to a user who breaks it.
-    holds: a predicate whose arguments are named after parameters or sizes of the problem. The rule
-        does not apply where one of its parameters does not exist.
+    holds: a predicate whose arguments are named after parameters or sizes of the problem, or `dtype`, the problem's.
+        The rule does not apply where one of its parameters does not exist.
     """
 
     law: str
@@ -66,11 +69,17 @@ class Rule:
 
 @dataclass(frozen=True)
 class Size:
-    """A named dimension of the problem."""
+    """A named dimension of the problem, or an option of it.
+
+    default: None for a dimension, which every problem gives. A size with a default is an option: a problem that gives
+        it its default is the same one as a problem that leaves it out.
+    least: the smallest value; 0 for a flag.
+    """
 
     name: str
     help: str
-    minimum: int = 1
+    default: int | None = None
+    least: int = 1
 
 
 @dataclass(frozen=True)
@@ -172,21 +181,24 @@ def _no_constants(configuration: Configuration, problem: Problem) -> Mapping[str
 class Family:
     """A kernel that can vary, and what is right for it.
 
-    source: the `.cu` file, relative to the folder, that holds a configuration's kernels.
+    source: the `.cu` file, relative to the folder, that holds a configuration's kernels. Where it takes a second
+        argument, that is the sizes compiled in; its default is none.
     inputs, outputs: the tensors of a problem, in a fixed order.
     plan: what is launched. It may not depend on anything but its arguments.
     constants: sizes compiled into the kernel; variants of other sizes are other variants.
     checks: small problems that the same binary must also get right (tails, length 1), at least one.
     core: {parameter: values}: the declared sub-space that can be recorded completely.
+    dtypes: what a problem's dtype may be; the first where it says none. Each tensor has a dtype of its own.
+    tolerances: {dtype: tolerance} of problems for which `tolerance` is not right.
     """
 
     name: str
     summary: str
     sizes: tuple[Size, ...]
-    problems: Mapping[str, Mapping[str, int]]
+    problems: Mapping[str, Mapping[str, int | str]]
     parameters: tuple[Parameter, ...]
     rules: tuple[Rule, ...]
-    source: Callable[[Configuration], str]
+    source: Callable[..., str]
     inputs: Callable[[Problem], Sequence[Tensor]]
     outputs: Callable[[Problem], Sequence[Tensor]]
     plan: Callable[[Configuration, Problem], Plan]
@@ -196,7 +208,20 @@ class Family:
     constants: Callable[[Configuration, Problem], Mapping[str, int]] = _no_constants
     core: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     expected_wrong: Callable[[Configuration], str] = lambda configuration: ""
+    dtypes: tuple[str, ...] = ("float32",)
+    tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     api: int = API
+
+    def __post_init__(self) -> None:
+        # A problem read from a file does not know the defaults: the family's own code always sees them.
+        for name in ("inputs", "outputs", "plan", "checks", "cost", "constants") if self.defaults else ():
+            object.__setattr__(self, name, _Completing(getattr(self, name), self.defaults))
+
+    def source_of(self, variant: Variant) -> str:
+        """The file of a variant's kernels, "" for one without kernels of its own."""
+        if len(inspect.signature(self.source).parameters) > 1:
+            return self.source(variant.configuration, dict(variant.constants))
+        return self.source(variant.configuration)
 
     def parameter(self, name: str) -> Parameter:
         return self._parameters[name]
@@ -205,9 +230,69 @@ class Family:
     def _parameters(self) -> dict[str, Parameter]:
         return {p.name: p for p in self.parameters}
 
-    def problem(self, **sizes: int) -> Problem:
-        """The problem of these sizes, in the family's order. No defaults: name every size."""
-        return Problem(self.name, tuple((s.name, sizes[s.name]) for s in self.sizes))
+    @cached_property
+    def defaults(self) -> tuple[tuple[str, int], ...]:
+        """(option, default) of every size that may be left out."""
+        return tuple((size.name, size.default) for size in self.sizes if size.default is not None)
+
+    def problem(self, *, dtype: str = "", **sizes: int) -> Problem:
+        """The problem of these sizes, in the family's order; only options may be left out.
+
+        dtype: the family's first if not given. UsageError for sizes or a dtype that the family does not have.
+        """
+        return self.problem_of(sizes, dtype)
+
+    def problem_of(self, sizes: Mapping[str, int], dtype: str = "") -> Problem:
+        """What `problem` makes, from a mapping."""
+        known, defaults = [size.name for size in self.sizes], dict(self.defaults)
+        needed = [name for name in known if name not in defaults]
+        if not set(needed) <= set(sizes) <= set(known):
+            may = f" and may give {', '.join(defaults)}" if defaults else ""
+            got = ", ".join(sizes) or "none"
+            raise UsageError(f"a problem of {self.name} must give {', '.join(needed)}{may}, got {got}")
+        for size in self.sizes:
+            check_size(size, sizes.get(size.name, size.default))
+        dtype = dtype or self.dtypes[0]
+        if dtype not in self.dtypes:
+            raise UsageError(f"dtype of {self.name} must be {' or '.join(self.dtypes)}, got {dtype!r}")
+        given = tuple((name, int(sizes[name])) for name in known if name in sizes and sizes[name] != defaults.get(name))
+        return Problem(self.name, given, dtype, self.defaults)
+
+    def completed(self, problem: Problem) -> Problem:
+        """The same problem, which knows the defaults of this family's options."""
+        return _completed(problem, self.defaults)
+
+    def tolerance_of(self, problem: Problem) -> Tolerance:
+        """What is right for a problem of this dtype."""
+        return self.tolerances.get(problem.dtype, self.tolerance)
+
+
+def check_size(size: Size, value: object) -> None:
+    """UsageError unless the value is a whole number that the size may have."""
+    if not isinstance(value, int):
+        raise UsageError(f"{size.name} must be a whole number, got {value!r}")
+    if value < size.least:
+        raise UsageError(f"{size.name} must be at least {size.least}, got {value}")
+
+
+@dataclass(frozen=True)
+class _Completing:
+    """A function of a family, called with problems that know the defaults of its options."""
+
+    function: Callable[..., Any]
+    defaults: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        # `dataclasses.replace` of a family passes what is such a function already
+        if isinstance(self.function, _Completing):
+            object.__setattr__(self, "function", self.function.function)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*(_completed(a, self.defaults) if isinstance(a, Problem) else a for a in arguments))
+
+
+def _completed(problem: Problem, defaults: tuple[tuple[str, int], ...]) -> Problem:
+    return problem if problem.defaults == defaults else replace(problem, defaults=defaults)
 
 
 @dataclass(frozen=True)

@@ -66,16 +66,17 @@ struct Run {
   float input[kItems];  // delta x
   float y[kItems];
 
-  // from: x of the thread's first step.
-  __device__ __forceinline__ void load(const float* from, float skip) {
+  // from: x of the thread's first step; left: the steps from there to the sequence's end.
+  __device__ __forceinline__ void load(const float* from, float skip, float bias, long long left) {
     sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       const float x = from[i * kChannels];
-      delta[i] = from[kDelta + i * kChannels];
+      const float given = from[kDelta + i * kChannels];
+      delta[i] = !kRaw || i < left ? step_size(given, bias) : 0.0f;
       sum += delta[i];
       input[i] = delta[i] * x;
-      y[i] = x * skip;
+      y[i] = config::kSkip ? x * skip : 0.0f;
     }
   }
 
@@ -117,7 +118,7 @@ struct Run {
 struct Shared {
   float* a;
   float* states;  // two, for even and odd tiles
-  float* pairs;   // two, for even and odd groups
+  float* pairs;   // two, for even and odd turns
 
   __device__ Shared(float* from, const Lane& lane)
       : a(from + lane.channel * kStates), states(a + kMatrixFloats),
@@ -125,13 +126,13 @@ struct Shared {
 
   // h: at the tile's start; becomes the state before the warp's steps. The last warp's last lane leaves the state at the
   // tile's end in `after`.
-  __device__ __forceinline__ void scan_warps(const Pairs& scanned, float (&h)[kStates], int group, float* after,
+  __device__ __forceinline__ void scan_warps(const Pairs& scanned, float (&h)[kStates], int turn, float* after,
                                              const Lane& lane) const {
     const bool last_lane = lane.lane == kTimeLanes - 1;
     if constexpr (kTimeWarps > 1) {
-      float* turn = pairs + group % 2 * kPairFloats;
+      float* room = pairs + turn % 2 * kPairFloats;
       if (last_lane && lane.warp < kTimeWarps - 1) {
-        float* to = turn + lane.warp * kChannels * 2 * kStates;
+        float* to = room + lane.warp * kChannels * 2 * kStates;
         store_states(to, scanned.product);
         store_states(to + kStates, scanned.state);
       }
@@ -140,8 +141,8 @@ struct Shared {
       for (int warp = 0; warp < kTimeWarps - 1; ++warp) {
         if (warp >= lane.warp) break;
         Pairs other;
-        load_floats<kStates, kStates>(other.product, turn + warp * kChannels * 2 * kStates);
-        load_floats<kStates, kStates>(other.state, turn + warp * kChannels * 2 * kStates + kStates);
+        load_floats<kStates, kStates>(other.product, room + warp * kChannels * 2 * kStates);
+        load_floats<kStates, kStates>(other.state, room + warp * kChannels * 2 * kStates + kStates);
         other.apply(h);
       }
     }
@@ -155,40 +156,49 @@ struct Shared {
   }
 };
 
-__device__ __forceinline__ void run_tile(float* stage, int parity, float skip, const Shared& shared, const Lane& lane) {
+// left: the steps from the tile's first to the sequence's end.
+__device__ __forceinline__ void run_tile(float* stage, int parity, long long left, float skip, float bias,
+                                         const Shared& shared, const Lane& lane) {
   const int at = lane.warp * kTimeLanes + lane.lane;
   float* own = stage + at * kChannelRun + lane.channel;
   const float* row = stage + at * kStateRun;
   Run run;
-  run.load(own, skip);
+  run.load(own, skip, bias, left - at * kItems);
 #pragma unroll 1
-  for (int group = 0; group < kGroups; ++group) {
-    const int from = group * kChannels * kStates;
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int from = turn * kChannels * kStates;
     float a[kStates];
     float h[kStates];
     Steps steps;
     load_floats<kStates, kStates>(a, shared.a + from);
-    Pairs pairs = run.compose(row + kB + group * kStates, a, steps);
+    Pairs pairs = run.compose(row + kB + turn * kStates, a, steps);
     pairs.scan_lanes(lane.lane);
     load_floats<kStates, kStates>(h, shared.states + parity * kMatrixFloats + from);
-    shared.scan_warps(pairs, h, group, shared.states + (1 - parity) * kMatrixFloats + from, lane);
+    shared.scan_warps(pairs, h, turn, shared.states + (1 - parity) * kMatrixFloats + from, lane);
     pairs.states_before(h, lane.lane);
-    run.advance(row + kC + group * kStates, h, steps);
+    run.advance(row + kC + turn * kStates, h, steps);
   }
 #pragma unroll
   for (int i = 0; i < kItems; ++i) own[i * kChannels] = run.y[i];
 }
 
-// A, the states before the first step, and zeros in the columns of B and C that no copy fills.
-__device__ __forceinline__ void prepare(float* stages, const float* a_matrix, int columns) {
-  float* matrix = stages + kStages * kStageFloats;
+// Calls visit(i, n, channel) for the thread's elements of A or of the states, of which some may not exist.
+template <class Visit>
+__device__ __forceinline__ void for_states(const Visit& visit) {
   for (int i = static_cast<int>(threadIdx.x); i < kMatrixFloats; i += kThreads) {
-    const int n = i / (kChannels * kStates) * kStates + i % kStates;
-    const int channel = i / kStates % kChannels;
+    visit(i, i / (kChannels * kStates) * kStates + i % kStates, i / kStates % kChannels);
+  }
+}
+
+// A, the states before the first step, and zeros in the columns of B and C that no copy fills. a_matrix, initial: at the
+// block's first channel.
+__device__ __forceinline__ void prepare(float* stages, const float* a_matrix, const float* initial, int columns) {
+  float* matrix = stages + kStages * kStageFloats;
+  for_states([&](int i, int n, int channel) {
     const bool exists = n < kN && channel < columns;
     matrix[i] = exists ? a_matrix[channel * kN + n] * scale_of_a() : 0.0f;
-    matrix[kMatrixFloats + i] = 0.0f;
-  }
+    matrix[kMatrixFloats + i] = config::kInitial && exists ? initial[channel * kN + n] : 0.0f;
+  });
   if constexpr (kRowN > kN) {
     // At least 1, so that the branch which is not taken has no division by zero either.
     constexpr int kPad = kRowN > kN ? kRowN - kN : 1;
@@ -205,7 +215,9 @@ __device__ __forceinline__ void prepare(float* stages, const float* a_matrix, in
 extern "C" __global__ void __launch_bounds__(scan::kThreads, config::kMinBlocks)
 selective_scan_blockscan(const float* __restrict__ x, const float* __restrict__ delta, const float* __restrict__ a,
                          const float* __restrict__ b, const float* __restrict__ c, const float* __restrict__ skip,
-                         float* __restrict__ y, int length, int channels) {
+                         float* __restrict__ y, int length, int channels, const float* __restrict__ bias_vector,
+                         const float* __restrict__ z, const float* __restrict__ initial_states,
+                         float* __restrict__ final_states) {
   using namespace scan;
   extern __shared__ __align__(16) float stages[];
   const int blocks_per_batch = (channels + kChannels - 1) / kChannels;
@@ -213,15 +225,18 @@ selective_scan_blockscan(const float* __restrict__ x, const float* __restrict__ 
   const int first = static_cast<int>(blockIdx.x) % blocks_per_batch * kChannels;
   const long long rows = static_cast<long long>(batch) * length;
   const long long offset = rows * channels + first;
-  const Block block{x + offset, delta + offset, b + rows * kN, c + rows * kN, y + offset, channels, length,
-                    min(kChannels, channels - first)};
+  const long long row = (rows * kGroups + group_of(first, channels)) * kN;
+  const long long states = (static_cast<long long>(batch) * channels + first) * kN;
+  const Block block{x + offset, delta + offset, z + offset, b + row,  c + row,
+                    y + offset, channels,       length,     min(kChannels, channels - first)};
   const Lane lane;
   const Shared shared(stages + kStages * kStageFloats, lane);
-  const float skipped = lane.channel < block.columns ? skip[first + lane.channel] : 0.0f;
+  const float skipped = config::kSkip && lane.channel < block.columns ? skip[first + lane.channel] : 0.0f;
+  const float bias = bias_of(bias_vector, first + lane.channel, channels);
 
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) block.start(stages + i * kStageFloats, i * kTile);
-  prepare(stages, a + static_cast<long long>(first) * kN, block.columns);
+  prepare(stages, a + static_cast<long long>(first) * kN, initial_states + states, block.columns);
   const int tiles = (length + kTile - 1) / kTile;
   int slot = 0;
   for (int tile = 0; tile < tiles; ++tile) {
@@ -230,9 +245,15 @@ selective_scan_blockscan(const float* __restrict__ x, const float* __restrict__ 
     wait_copies<kStages - 2>();
     __syncthreads();  // this tile has arrived for all; the one before it has been stored
     block.start(stages + (slot == 0 ? kStages - 1 : slot - 1) * kStageFloats, t + (kStages - 1) * kTile);
-    run_tile(stage, tile % 2, skipped, shared, lane);
-    __syncthreads();  // all of y is in the stage
+    run_tile(stage, tile % 2, length - t, skipped, bias, shared, lane);
+    __syncthreads();  // all of y is in the stage, and the states at the tile's end beside it
     block.store(stage, t);
     slot = slot + 1 == kStages ? 0 : slot + 1;
+  }
+  if constexpr (config::kFinal) {
+    const float* end = stages + kStages * kStageFloats + (1 + tiles % 2) * kMatrixFloats;
+    for_states([&](int i, int n, int channel) {
+      if (n < kN && channel < block.columns) final_states[states + channel * kN + n] = end[i];
+    });
   }
 }

@@ -1,7 +1,7 @@
 // Where a thread of blockscan.cu works, how its block's shared memory is laid out, and how tiles of time come and go.
 #pragma once
 
-#include "scan.cuh"
+#include "fused.cuh"
 
 namespace scan {
 
@@ -17,7 +17,7 @@ constexpr int kStages = config::kStages;
 constexpr int kWidth = config::kVectorWidth;
 constexpr int kStates = config::kStatesAtOnce;
 constexpr int kRowN = (kN + kStates - 1) / kStates * kStates;
-constexpr int kGroups = kRowN / kStates;
+constexpr int kTurns = kRowN / kStates;
 
 // Floats from one run of a stage to the next: runs that a warp reads at once start `shift` banks apart.
 constexpr int run_stride(int row, int shift) { return kItems * row + (32 + shift - kItems * row % 32) % 32; }
@@ -28,13 +28,14 @@ constexpr int kDelta = kRuns * kChannelRun;
 constexpr int kB = 2 * kDelta;
 constexpr int kC = kB + kRuns * kStateRun;
 constexpr int kStageFloats = kC + kRuns * kStateRun;
-// After the stages: A [groups, channels, kStates]; the states at the tile's start, for even and odd tiles, likewise; the
-// warps' pairs [2, warps along time, channels, 2, kStates] for even and odd groups.
-constexpr int kMatrixFloats = kGroups * kChannels * kStates;
+// After the stages: A [turns, channels, kStates]; the states at the tile's start, for even and odd tiles, likewise; the
+// warps' pairs [2, warps along time, channels, 2, kStates] for even and odd turns.
+constexpr int kMatrixFloats = kTurns * kChannels * kStates;
 constexpr int kPairFloats = kTimeWarps > 1 ? kTimeWarps * kChannels * 2 * kStates : 0;
 
 static_assert(kChannels % kLaneChannels == 0, "the channels of a block are whole warps");
 static_assert(kThreads <= 1024, "a block has at most 1024 threads");
+static_assert(sizeof(Element) == sizeof(float), "a stage holds floats");
 static_assert(kStages >= 2, "a tile lands while another is computed");
 static_assert(kN % kWidth == 0 && kChannels % kWidth == 0, "rows are whole vectors");
 static_assert(kChannels % 4 == 0, "runs of x start at whole vectors");
@@ -102,7 +103,8 @@ using StateVectors = Vectors<kN, kRowN, kStateRun>;
 struct Block {
   const float* x;      // at the block's batch and first channel
   const float* delta;
-  const float* b;      // at the block's batch
+  const float* z;
+  const float* b;      // at the block's batch and group
   const float* c;
   float* y;
   long long channels;
@@ -119,9 +121,10 @@ struct Block {
       copy_async(stage + place, valid ? x_tile + offset : x, valid);
       copy_async(stage + kDelta + place, valid ? delta_tile + offset : delta, valid);
     });
-    const float* b_tile = b + t * kN;
-    const float* c_tile = c + t * kN;
-    StateVectors::each(kN, [&](int row, long long offset, int place, int) {
+    constexpr int kStride = kGroups * kN;
+    const float* b_tile = b + t * kStride;
+    const float* c_tile = c + t * kStride;
+    StateVectors::each(kStride, [&](int row, long long offset, int place, int) {
       const bool valid = !kGuarded || row < rows;
       copy_async(stage + kB + place, valid ? b_tile + offset : b, valid);
       copy_async(stage + kC + place, valid ? c_tile + offset : c, valid);
@@ -138,13 +141,20 @@ struct Block {
     commit_copies();
   }
 
-  // Writes the tile at step t, where y has taken the place of x.
+  // Gates and writes the tile at step t, where y has taken the place of x.
   __device__ __forceinline__ void store(const float* stage, long long t) const {
     float* y_tile = y + t * channels;
+    const float* z_tile = z + t * channels;
     ChannelVectors::each(channels, [&](int row, long long offset, int place, int column) {
       if (t + row >= length || column >= columns) return;
       float values[kWidth];
       load_floats<kWidth, kWidth>(values, stage + place);
+      if constexpr (config::kGate) {
+        float gates[kWidth];
+        load_floats<kWidth, kWidth>(gates, z_tile + offset);
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) values[i] = gated(values[i], gates[i]);
+      }
       if constexpr (kWidth == 4) {
         *reinterpret_cast<float4*>(y_tile + offset) = make_float4(values[0], values[1], values[2], values[3]);
       } else if constexpr (kWidth == 2) {

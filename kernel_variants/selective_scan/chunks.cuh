@@ -6,7 +6,7 @@
 // Layout: states [batch, chunks - 1, channels, N]; sums [batch, chunks - 1, channels].
 #pragma once
 
-#include "scan.cuh"
+#include "fused.cuh"
 
 namespace scan {
 
@@ -33,22 +33,14 @@ struct Chunk {
     }
   }
 
+  // Whether the sequence ends in it. An empty one after it does not count.
+  __device__ bool ends(int sequence) const { return kChunks == 1 || (length > 0 && start + length == sequence); }
+
   // Of `channel` in what the first pass leaves, for the chunk `chunk` of the same batch.
   __device__ long long place(int chunk, int channel, int channels) const {
     return (static_cast<long long>(batch) * (kChunks - 1) + chunk) * channels + channel;
   }
 };
-
-// What the first pass leaves, as an argument of the second; a sequence in one chunk has a 0 in its place.
-template <bool kGiven>
-struct FromChunksType {
-  using Type = long long;
-};
-template <>
-struct FromChunksType<true> {
-  using Type = const float* __restrict__;
-};
-using FromChunks = FromChunksType<(kChunks > 1)>::Type;
 
 // Waits until the kernel launched before this one has ended and what it wrote can be read.
 __device__ __forceinline__ void wait_for_launch_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
@@ -58,9 +50,8 @@ __device__ __forceinline__ void let_launch_after_start() {
 }
 
 // Takes the states through the chunks before `chunk`.
-template <class Pointer>
-__device__ __forceinline__ void pass_chunks(States& states, const Chunk& chunk, Pointer chunk_states,
-                                            Pointer chunk_sums, int channel, int channels, const Place& place) {
+__device__ __forceinline__ void pass_chunks(CarriedStates& states, const Chunk& chunk, const float* chunk_states,
+                                            const float* chunk_sums, int channel, int channels, const Place& place) {
   if constexpr (kChunks > 1) {
     wait_for_launch_before();
     if (channel >= channels) return;

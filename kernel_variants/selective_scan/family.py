@@ -1,6 +1,9 @@
-"""The selective scan of Mamba (S6), fp32: y from x, delta, A, B, C and the skip vector. README.md has the maths."""
+"""The selective scan of Mamba (S6) with its options: y from x, delta, A, B, C and more. README.md has the maths."""
+
+from collections.abc import Callable, Mapping
 
 from ktune.api import (
+    Argument,
     Cost,
     Family,
     KernelLaunch,
@@ -22,6 +25,7 @@ REGISTER_FLOATS = 200
 BODY_INSTRUCTIONS = 2600
 PIPED_STEPS = 4
 PIPED_RING = 8
+UNTILED_STEPS = 17
 MAX_REGISTERS = 65536
 # Beyond, the sequences alone keep the GPU busy, and a first pass only costs.
 CHUNKED_WAVES = 2
@@ -29,6 +33,10 @@ CHUNKED_BLOCKS = 8
 FIRST_PASS_STAGES = 3
 # What a thread of blockscan holds beside its steps: states, decays, addresses.
 BLOCKSCAN_REGISTERS = 40
+BFLOAT16 = "bfloat16"
+PLAIN_SOURCES = ("staged.cu", "piped.cu")
+OPTIONAL_TENSORS = ("delta_bias", "z", "initial_state", "final_state")
+STAND_INS = {"skip": "A", "delta_bias": "A", "z": "x", "initial_state": "A", "final_state": "y"}
 PIPED: dict[str, tuple[Value, ...]] = {"algorithm": ("piped", "chunked")}
 STAGED: dict[str, tuple[Value, ...]] = {"algorithm": ("staged", "piped", "chunked")}
 SEQUENTIAL: dict[str, tuple[Value, ...]] = {"algorithm": ("direct", "staged", "piped", "chunked")}
@@ -51,24 +59,43 @@ def reduction_bytes(reduction: str, block_size: int, threads_per_pair: int) -> i
     return block_size // 32 * 2 * threads_per_pair * (32 + 32 // threads_per_pair) * 4
 
 
-def staged_bytes(block_size: int, threads_per_pair: int, tile_l: int, stages: int, reduction: str, N: int) -> int:
-    """Dynamic shared memory of the staged kernel; the layout is at the top of staged.cu."""
+def element_bytes(dtype: str) -> int:
+    """Of x, delta, B, C, z and y; all else is fp32."""
+    return 2 if dtype == BFLOAT16 else 4
+
+
+def staged_bytes(
+    block_size: int,
+    threads_per_pair: int,
+    tile_l: int,
+    stages: int,
+    reduction: str,
+    N: int,
+    gate: int,
+    raw: bool,
+    dtype: str,
+) -> int:
+    """Dynamic shared memory of the staged kernel; the layout is at the top of staged.cu. raw: delta is transformed."""
     padded = states_per_thread(threads_per_pair, N) * threads_per_pair
-    stage = 2 * tile_l * (block_size // threads_per_pair + padded) * 4
-    return stages * stage + reduction_bytes(reduction, block_size, threads_per_pair)
+    pairs = block_size // threads_per_pair
+    row = ((2 + gate) * pairs + 2 * padded) * element_bytes(dtype) + (4 * pairs if raw and dtype == BFLOAT16 else 0)
+    return stages * tile_l * row + reduction_bytes(reduction, block_size, threads_per_pair)
 
 
-def piped_bytes(block_size: int, threads_per_pair: int, tile_l: int, stages: int, reduction: str, N: int) -> int:
+def piped_bytes(
+    block_size: int, threads_per_pair: int, tile_l: int, stages: int, reduction: str, N: int, gate: int, dtype: str
+) -> int:
     """Dynamic shared memory of the piped kernel: a ring of stages, then two tiles of sums for the helper warps."""
-    stage = 2 * tile_l * (block_size // threads_per_pair + N) * 4
-    return stages * stage + (2 * block_size * tile_l * 4 if reduction == "shared" else 0)
+    row = (2 + gate) * (block_size // threads_per_pair) + 2 * N
+    row_bytes = row * (4 if dtype != BFLOAT16 else 4 + element_bytes(dtype))
+    return stages * tile_l * row_bytes + (2 * block_size * tile_l * 4 if reduction == "shared" else 0)
 
 
-def first_pass_bytes(block_size: int, threads_per_pair: int, N: int) -> int:
+def first_pass_bytes(block_size: int, threads_per_pair: int, N: int, dtype: str) -> int:
     """Dynamic shared memory of the pass that finds what chunks do to the states; the layout is in chunk_states.cuh."""
     pairs = block_size // threads_per_pair
     tile = 32 if pairs <= 64 else max(8, 2048 // pairs)
-    return 4 * tile * (FIRST_PASS_STAGES * (2 * pairs + N) + 2 * pairs)
+    return tile * (FIRST_PASS_STAGES * (2 * pairs + N) * element_bytes(dtype) + 8 * pairs)
 
 
 def blockscan_threads(channels: int, lane_channels: int, time_warps: int) -> int:
@@ -126,17 +153,18 @@ def direct_registers(prefetch: int, reduction: str, threads_per_pair: int, N: in
     return buffers * steps * step_floats(threads_per_pair, N) + 2 * states_per_thread(threads_per_pair, N)
 
 
-ARGUMENTS = ("x", "delta", "A", "B_t", "C_t", "skip", "y")
+def source(configuration: Configuration, constants: Mapping[str, int] = {}) -> str:
+    """The kernels that were recorded serve problems without options: what is compiled of them stays the same."""
+    algorithm = configuration["algorithm"]
+    plain = algorithm not in ("staged", "piped") or set(constants) <= {"N", "D"}
+    return f"{algorithm}.cu" if plain else f"fused_{algorithm}.cu"
 
 
-def blockscan_plan(configuration: Configuration, problem: Problem) -> Plan:
-    shape = ("channels", "lane_channels", "time_warps", "items", "states_at_once", "stages")
-    channels, lane_channels, time_warps, items, states_at_once, stages = (configuration.integer(k) for k in shape)
-    smem = blockscan_bytes(channels, lane_channels, time_warps, items, states_at_once, stages, problem["N"])
-    blocks = problem["B"] * -(-problem["D"] // channels)
-    threads = blockscan_threads(channels, lane_channels, time_warps)
-    arguments = (*ARGUMENTS, Scalar(problem["L"]), Scalar(problem["D"]))
-    return Plan((KernelLaunch("selective_scan_blockscan", (blocks, 1, 1), (threads, 1, 1), arguments, smem),))
+def arguments(problem: Problem, *more: str) -> tuple[Argument, ...]:
+    """Of every scan, and `more`. What an option that is off would need is not touched: another tensor stands in."""
+    given = {tensor.name for tensor in (*inputs(problem), *outputs(problem))}
+    skip, *others = (name if name in given else STAND_INS.get(name, name) for name in ("skip", *more))
+    return ("x", "delta", "A", "B_t", "C_t", skip, "y", Scalar(problem["L"]), Scalar(problem["D"]), *others)
 
 
 def plan(configuration: Configuration, problem: Problem) -> Plan:
@@ -145,113 +173,174 @@ def plan(configuration: Configuration, problem: Problem) -> Plan:
     block = configuration.integer("block_size")
     threads_per_pair = configuration.integer("threads_per_pair")
     reduction = str(configuration["reduction"])
+    gate, states = problem["gate"], problem["N"]
     if configuration["algorithm"] == "direct":
         smem = reduction_bytes(reduction, block, threads_per_pair)
     else:
-        bytes_of = staged_bytes if configuration["algorithm"] == "staged" else piped_bytes
         tile_l, stages = configuration.integer("tile_l"), configuration.integer("stages")
-        smem = bytes_of(block, threads_per_pair, tile_l, stages, reduction, problem["N"])
+        shape = (block, threads_per_pair, tile_l, stages, reduction, states, gate)
+        if configuration["algorithm"] == "staged":
+            smem = staged_bytes(*shape, is_raw(problem["bias"], problem["softplus"]), problem.dtype)
+        else:
+            smem = piped_bytes(*shape, problem.dtype)
     threads = block + (32 * configuration.integer("helpers") if "helpers" in configuration else 0)
     blocks = block_count(block, threads_per_pair, problem["B"], problem["D"])
-    sizes = (Scalar(problem["L"]), Scalar(problem["D"]))
     if configuration["algorithm"] == "chunked":
-        return chunked_plan(configuration, problem, (threads, smem))
-    no_chunks = (Scalar(0, "int64"), Scalar(0, "int64")) if configuration["algorithm"] == "piped" else ()
-    arguments = (*ARGUMENTS, *sizes, *no_chunks)
+        return chunked_plan(configuration, problem, threads, smem)
+    plain = source(configuration, constants(configuration, problem)) in PLAIN_SOURCES
+    passed = arguments(problem, *(() if plain else OPTIONAL_TENSORS))
     kernel = f"selective_scan_{configuration['algorithm']}"
-    return Plan((KernelLaunch(kernel, (blocks, 1, 1), (threads, 1, 1), arguments, smem),))
+    if not plain and kernel == "selective_scan_piped":
+        # what only chunks have
+        passed += ("A", "A")
+    return Plan((KernelLaunch(kernel, (blocks, 1, 1), (threads, 1, 1), passed, smem),))
 
 
-def chunked_plan(configuration: Configuration, problem: Problem, piped: tuple[int, int]) -> Plan:
-    """The first pass over all chunks but the last, then the piped kernel, of which `piped` has threads and bytes."""
+def chunked_plan(configuration: Configuration, problem: Problem, threads: int, smem: int) -> Plan:
+    """The first pass over all chunks but the last, then the piped kernel with these threads and bytes a block."""
     block, threads_per_pair, chunks = (configuration.integer(k) for k in ("block_size", "threads_per_pair", "chunks"))
     blocks = block_count(block, threads_per_pair, problem["B"], problem["D"])
-    sizes = (Scalar(problem["L"]), Scalar(problem["D"]))
     found = (problem["B"], chunks - 1, problem["D"])
     workspace = (Tensor("chunk_states", (*found, problem["N"])), Tensor("chunk_sums", found))
-    between = ("chunk_states", "chunk_sums")
+    bias = "delta_bias" if problem["bias"] else STAND_INS["delta_bias"]
+    sizes = (Scalar(problem["L"]), Scalar(problem["D"]))
     first = KernelLaunch(
         "selective_scan_chunk_states",
         (blocks * (chunks - 1), 1, 1),
         (block, 1, 1),
-        ("x", "delta", "A", "B_t", *between, *sizes),
-        first_pass_bytes(block, threads_per_pair, problem["N"]),
+        ("x", "delta", "A", "B_t", bias, "chunk_states", "chunk_sums", *sizes),
+        first_pass_bytes(block, threads_per_pair, problem["N"], problem.dtype),
     )
-    threads, smem = piped
     second = KernelLaunch(
         "selective_scan_piped",
         (blocks * chunks, 1, 1),
         (threads, 1, 1),
-        (*ARGUMENTS, *sizes, *between),
+        arguments(problem, *OPTIONAL_TENSORS, "chunk_states", "chunk_sums"),
         smem,
         programmatic=True,
     )
     return Plan((first, second), workspace)
 
 
+def blockscan_plan(configuration: Configuration, problem: Problem) -> Plan:
+    shape = ("channels", "lane_channels", "time_warps", "items", "states_at_once", "stages")
+    channels, lane_channels, time_warps, items, states_at_once, stages = (configuration.integer(k) for k in shape)
+    smem = blockscan_bytes(channels, lane_channels, time_warps, items, states_at_once, stages, problem["N"])
+    blocks = problem["B"] * -(-problem["D"] // channels)
+    threads = blockscan_threads(channels, lane_channels, time_warps)
+    passed = arguments(problem, *OPTIONAL_TENSORS)
+    return Plan((KernelLaunch("selective_scan_blockscan", (blocks, 1, 1), (threads, 1, 1), passed, smem),))
+
+
+def is_raw(bias: int, softplus: int) -> bool:
+    """Whether delta is not yet what the recurrence takes."""
+    return bool(bias or softplus)
+
+
 def inputs(problem: Problem) -> tuple[Tensor, ...]:
     batch, length, channels, states = (problem[s] for s in "BLDN")
-    return (
-        Tensor("x", (batch, length, channels)),
-        Tensor("delta", (batch, length, channels)),
+    rows = (batch, length, channels)
+    shared = (batch, length, states) if problem["G"] == 1 else (batch, length, problem["G"], states)
+    found = [
+        Tensor("x", rows, problem.dtype),
+        Tensor("delta", rows, problem.dtype),
         Tensor("A", (channels, states)),
-        Tensor("B_t", (batch, length, states)),
-        Tensor("C_t", (batch, length, states)),
-        Tensor("skip", (channels,)),
+        Tensor("B_t", shared, problem.dtype),
+        Tensor("C_t", shared, problem.dtype),
+    ]
+    options = (
+        ("skip", Tensor("skip", (channels,))),
+        ("bias", Tensor("delta_bias", (channels,))),
+        ("gate", Tensor("z", rows, problem.dtype)),
+        ("initial", Tensor("initial_state", (batch, channels, states))),
     )
+    return (*found, *(tensor for option, tensor in options if problem[option]))
 
 
 def outputs(problem: Problem) -> tuple[Tensor, ...]:
-    return (Tensor("y", (problem["B"], problem["L"], problem["D"])),)
+    batch, length, channels, states = (problem[s] for s in "BLDN")
+    y = Tensor("y", (batch, length, channels), problem.dtype)
+    return (y, Tensor("final_state", (batch, channels, states))) if problem["final"] else (y,)
 
 
 def constants(configuration: Configuration, problem: Problem) -> dict[str, int]:
-    """N is always compiled in; D only where static_d asks for it (0: an argument)."""
-    return {"N": problem["N"], "D": problem["D"] if configuration.get("static_d") else 0}
+    """N is always compiled in; D only where static_d asks for it (0: an argument); options where they are given."""
+    options = {name: problem[name] for name, default in OPTIONS.items() if problem[name] != default}
+    narrow = {BFLOAT16: 1} if problem.dtype == BFLOAT16 else {}
+    return {"N": problem["N"], "D": problem["D"] if configuration.get("static_d") else 0, **options, **narrow}
 
 
 def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...]:
     """One step, and a length one past two tiles; with D an argument, also channels that no block divides."""
-    width = configuration.integer("vector_width") if "vector_width" in configuration else 4
+    width = configuration.integer("vector_width") if "vector_width" in configuration else PIPED_STEPS
+    if problem.dtype == BFLOAT16 and configuration["algorithm"] in ("piped", "chunked"):
+        width = 2 * PIPED_STEPS
     if configuration["algorithm"] == "blockscan":
-        channels = configuration.integer("channels") + width
-        long = 2 * blockscan_tile(*(configuration.integer(k) for k in ("lane_channels", "time_warps", "items"))) + 1
+        pairs = configuration.integer("channels")
+        tile = blockscan_tile(*(configuration.integer(k) for k in ("lane_channels", "time_warps", "items")))
     else:
         pairs = configuration.integer("block_size") // configuration.integer("threads_per_pair")
-        channels = problem["D"] if configuration.get("static_d") else pairs + width
-        long = (
-            2 * configuration.integer("tile_l") * int(configuration.get("chunks", 1)) + 1
-            if "tile_l" in configuration
-            else 35
-        )
+        tile = int(configuration.get("tile_l", UNTILED_STEPS)) * int(configuration.get("chunks", 1))
+    groups = problem["G"]
+    if configuration.get("static_d"):
+        channels = problem["D"]
+    elif groups == 1:
+        channels = pairs + width
+    elif configuration["algorithm"] == "direct":
+        channels = -(-(pairs + width) // groups) * groups
+    else:
+        channels = groups * pairs
+    options = {name: problem[name] for name in OPTIONS}
     return (
-        family.problem(B=3, L=1, D=channels, N=problem["N"]),
-        family.problem(B=2, L=long, D=channels, N=problem["N"]),
+        family.problem(B=3, L=1, D=channels, N=problem["N"], **options, dtype=problem.dtype),
+        family.problem(B=2, L=2 * tile + 1, D=channels, N=problem["N"], **options, dtype=problem.dtype),
     )
 
 
 def cost(problem: Problem) -> Cost:
     batch, length, channels, states = (problem[s] for s in "BLDN")
     steps = batch * length * channels
+    elements = (2 + problem["gate"]) * steps + 2 * batch * length * problem["G"] * states
+    numbers = channels * (states + problem["skip"] + problem["bias"]) + problem["initial"] * batch * channels * states
+    item = element_bytes(problem.dtype)
+    # softplus: an exponential and a logarithm; the gate: an exponential and a reciprocal
+    beside = 2 * problem["softplus"] + 2 * problem["gate"]
     return Cost(
-        bytes_read=4 * (2 * steps + 2 * batch * length * states + channels * (states + 1)),
-        bytes_written=4 * steps,
-        flops=steps * (6 * states + 3),
-        special=steps * states,
+        bytes_read=item * elements + 4 * numbers,
+        bytes_written=item * steps + 4 * problem["final"] * batch * channels * states,
+        flops=steps * (6 * states + 1 + 2 * problem["skip"] + problem["bias"] + 2 * beside),
+        special=steps * (states + beside),
     )
 
 
 # Twice the model's width.
 MAMBA_CHANNELS = {"mamba-130m": 1536, "mamba-370m": 2048, "mamba-790m": 3072, "mamba-1.4b": 4096, "mamba-2.8b": 5120}
+OPTIONS = {"G": 1, "bias": 0, "softplus": 0, "gate": 0, "skip": 1, "initial": 0, "final": 0}
+BLOCK = {"softplus": 1, "bias": 1, "gate": 1}
+FLAGS: dict[str, Callable[..., bool]] = {
+    "bias": lambda bias: bias <= 1,
+    "softplus": lambda softplus: softplus <= 1,
+    "gate": lambda gate: gate <= 1,
+    "skip": lambda skip: skip <= 1,
+    "initial": lambda initial: initial <= 1,
+    "final": lambda final: final <= 1,
+}
 
 family = Family(
     name="selective_scan",
-    summary="selective scan of Mamba (S6), fp32, layout [batch, length, channels]",
+    summary="selective scan of Mamba (S6), layout [batch, length, channels]",
     sizes=(
         Size("B", "batch"),
         Size("L", "sequence length"),
         Size("D", "channels"),
         Size("N", "states per channel"),
+        Size("G", "groups of channels, each with rows of B and C of its own", default=OPTIONS["G"]),
+        Size("bias", "1: delta + delta_bias", default=OPTIONS["bias"], least=0),
+        Size("softplus", "1: softplus(delta), after the bias", default=OPTIONS["softplus"], least=0),
+        Size("gate", "1: y z sigmoid(z)", default=OPTIONS["gate"], least=0),
+        Size("skip", "0: without x skip", default=OPTIONS["skip"], least=0),
+        Size("initial", "1: starts from initial_state, not from 0", default=OPTIONS["initial"], least=0),
+        Size("final", "1: final_state is an output too", default=OPTIONS["final"], least=0),
     ),
     problems={
         "record": {"B": 16, "L": 2048, "D": 256, "N": 16},
@@ -274,6 +363,10 @@ family = Family(
         "long": {"B": 1, "L": 65536, "D": 1536, "N": 16},
         # x has more than 2^31 elements: offsets need 64 bits, in the last batch and within each.
         "beyond": {"B": 8, "L": 65536, "D": 4100, "N": 16},
+        "mamba-block": {"B": 8, "L": 2048, "D": 1536, "N": 16, **BLOCK, "final": 1},
+        "mamba-block-bf16": {"B": 8, "L": 2048, "D": 1536, "N": 16, **BLOCK, "final": 1, "dtype": BFLOAT16},
+        "continued": {"B": 1, "L": 512, "D": 5120, "N": 16, **BLOCK, "initial": 1, "final": 1},
+        "vmamba": {"B": 16, "L": 3136, "D": 768, "N": 16, "G": 4, "softplus": 1, "bias": 1},
     },
     parameters=(
         Parameter(
@@ -412,8 +505,11 @@ family = Family(
         ),
         Rule(
             f"stages and reduction fit in {SMEM_PER_BLOCK} bytes of shared memory",
-            lambda block_size, threads_per_pair, tile_l, stages, register_prefetch, reduction, N: (
-                staged_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) <= SMEM_PER_BLOCK
+            lambda block_size, threads_per_pair, tile_l, stages, register_prefetch, reduction, N, gate, bias, softplus, dtype: (  # noqa: E501
+                staged_bytes(
+                    block_size, threads_per_pair, tile_l, stages, reduction, N, gate, is_raw(bias, softplus), dtype
+                )
+                <= SMEM_PER_BLOCK
             ),
         ),
         Rule(
@@ -452,10 +548,10 @@ family = Family(
         Rule(
             f"min_blocks blocks fit in the {SMEM_PER_MULTIPROCESSOR} bytes of a multiprocessor, "
             f"{SMEM_RESERVED} of each reserved",
-            lambda helpers, min_blocks, block_size, threads_per_pair, tile_l, stages, reduction, N: (
+            lambda helpers, min_blocks, block_size, threads_per_pair, tile_l, stages, reduction, N, gate, dtype: (
                 min_blocks == 1
                 or min_blocks
-                * (piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) + SMEM_RESERVED)
+                * (piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N, gate, dtype) + SMEM_RESERVED)
                 <= SMEM_PER_MULTIPROCESSOR
             ),
         ),
@@ -482,8 +578,8 @@ family = Family(
         ),
         Rule(
             f"stages and sums fit in {SMEM_PER_BLOCK} bytes of shared memory",
-            lambda helpers, block_size, threads_per_pair, tile_l, stages, reduction, N: (
-                piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N) <= SMEM_PER_BLOCK
+            lambda helpers, block_size, threads_per_pair, tile_l, stages, reduction, N, gate, dtype: (
+                piped_bytes(block_size, threads_per_pair, tile_l, stages, reduction, N, gate, dtype) <= SMEM_PER_BLOCK
             ),
         ),
         Rule(
@@ -507,8 +603,8 @@ family = Family(
         ),
         Rule(
             f"stages of the first pass fit in {SMEM_PER_BLOCK} bytes of shared memory",
-            lambda chunks, block_size, threads_per_pair, N: (
-                first_pass_bytes(block_size, threads_per_pair, N) <= SMEM_PER_BLOCK
+            lambda chunks, block_size, threads_per_pair, N, dtype: (
+                first_pass_bytes(block_size, threads_per_pair, N, dtype) <= SMEM_PER_BLOCK
             ),
         ),
         Rule(
@@ -554,8 +650,27 @@ family = Family(
         ),
         Rule("with helper warps exponentials are ex2, one instruction", lambda helpers, exp: exp == "ex2"),
         Rule("fast_math changes nothing but expf", lambda exp, fast_math: exp == "expf" or not fast_math),
+        *(Rule(f"{name} is a flag, 0 or 1", FLAGS[name]) for name in FLAGS),
+        Rule("G, the number of groups, divides D", lambda G, D: D % G == 0),
+        Rule(
+            "with tiles in shared memory a block's channels are of one group: the pairs of a block divide D / G",
+            lambda tile_l, block_size, threads_per_pair, D, G: G == 1 or D // G % (block_size // threads_per_pair) == 0,
+        ),
+        Rule(
+            "the channels of a block of the parallel scan are of one group: they divide D / G",
+            lambda channels, D, G: G == 1 or D // G % channels == 0,
+        ),
+        Rule("the parallel scan is of fp32", lambda channels, dtype: dtype != BFLOAT16),
+        Rule(
+            "a copy is 4 bytes at least: vector_width is 2 or 4 for bfloat16",
+            lambda tile_l, vector_width, dtype: dtype != BFLOAT16 or vector_width >= 2,
+        ),
+        Rule(
+            "with helper warps D and N are multiples of 8 for bfloat16, so that rows are 16-byte vectors",
+            lambda helpers, D, N, dtype: dtype != BFLOAT16 or (D % 8 == 0 and N % 8 == 0),
+        ),
     ),
-    source=lambda configuration: f"{configuration['algorithm']}.cu",
+    source=source,
     inputs=inputs,
     outputs=outputs,
     plan=plan,
@@ -569,6 +684,12 @@ family = Family(
         "fp32 with the state kept in fp32: at most about 1.2e-5 seen over 2048 steps; a kernel that drops a term or "
         "a step is beyond 1e-2",
     ),
+    dtypes=("float32", BFLOAT16),
+    tolerances={
+        BFLOAT16: Tolerance(
+            1e-4, 4.1e-3, 4.1e-3, "y is rounded to bfloat16 once, at most 2^-8 of it; all else as in fp32"
+        ),
+    },
     core={
         "algorithm": ("staged", "piped"),
         "block_size": (64, 128, 256),

@@ -6,7 +6,7 @@
 // was computed (its stage and its sums may be taken), and `ready`, a tile has landed and the room for its sums is free.
 // Layout: x, delta, y [batch, length, channels]; b, c [batch, length, N]; a [channels, N]; skip [channels].
 // A stage is rows of time: x [pairs], delta [pairs], b [N], c [N].
-#include "chunks.cuh"
+#include "scan.cuh"
 
 namespace scan {
 
@@ -341,36 +341,32 @@ struct Helper {
 extern "C" __global__ void __launch_bounds__(scan::kThreads, config::kMinBlocks)
 selective_scan_piped(const float* __restrict__ x, const float* __restrict__ delta, const float* __restrict__ a,
                      const float* __restrict__ b, const float* __restrict__ c, const float* __restrict__ skip,
-                     float* __restrict__ y, int sequence, int channels, scan::FromChunks chunk_states,
-                     scan::FromChunks chunk_sums) {
+                     float* __restrict__ y, int length, int channels) {
   using namespace scan;
   extern __shared__ __align__(16) float stages[];
-  const int blocks = (channels + kPairsPerBlock - 1) / kPairsPerBlock;
-  const Chunk chunk(static_cast<int>(blockIdx.x) / blocks, kChunks, sequence);
-  if (kChunks > 1 && chunk.length == 0) return;
-  const int first = static_cast<int>(blockIdx.x) % blocks * kPairsPerBlock;
-  const int tiles = (chunk.length + kTileL - 1) / kTileL;
+  const int blocks_per_batch = (channels + kPairsPerBlock - 1) / kPairsPerBlock;
+  const int batch = static_cast<int>(blockIdx.x) / blocks_per_batch;
+  const int first = static_cast<int>(blockIdx.x) % blocks_per_batch * kPairsPerBlock;
+  const int tiles = (length + kTileL - 1) / kTileL;
   const int thread = static_cast<int>(threadIdx.x);
-  const long long start = static_cast<long long>(chunk.batch) * sequence + chunk.start;
   float* const sums = stages + kStages * kStageFloats;
 
   if (thread < kBlockSize) {
     const Place place = place_of_thread();
-    const int channel = first + place.pair;
-    States states(a, skip, channel, channels, place);
-    pass_chunks(states, chunk, chunk_states, chunk_sums, channel, channels, place);
+    States states(a, skip, first + place.pair, channels, place);
+    const long long offset = static_cast<long long>(batch) * length * channels + first + place.pair;
     const Compute compute{stages + column_offset(place),
                           stages + place.part * kStatesPerThread,
                           sums + thread / 32 * kTileL * 32 + thread % 32 * kSteps,
                           channels,
-                          channel < channels && owns_a_step(place)};
-    compute.run(states, y + start * channels + channel, chunk.length, tiles, place);
+                          first + place.pair < channels && owns_a_step(place)};
+    compute.run(states, y + offset, length, tiles, place);
   } else {
     const int row = (thread - kBlockSize) / 32 * kHelperRows;
-    const long long rows = start + row;
+    const long long rows = static_cast<long long>(batch) * length + row;
     const long long offset = rows * channels + first;
     const Helper helper{x + offset, delta + offset, b + rows * kN, c + rows * kN, y + offset, stages + row * kRow,
                         sums + row * 32, channels, min(kPairsPerBlock, channels - first), thread % 32};
-    helper.run(chunk.length - row, tiles, skip + first);
+    helper.run(length - row, tiles, skip + first);
   }
 }

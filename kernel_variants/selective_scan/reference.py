@@ -1,5 +1,7 @@
 """Inputs and the float64 reference of the selective scan, step by step."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 
@@ -14,13 +16,14 @@ STEPS = 64
 
 
 def inputs(problem: Problem, seed: int, kind: str = "normal", device: str = "cpu") -> dict[str, torch.Tensor]:
-    """Random fp32 inputs, the same for the same seed on every machine.
+    """Random inputs, the same for the same seed on every machine.
 
-    x [B, L, D], delta [B, L, D] (after softplus), A [D, N] (negative), B_t and C_t [B, L, N], skip [D].
-    A starts as Mamba's does, -1 to -N along the states, with some noise. Kinds: x from N(0, 1) (`normal`), U[0, 1)
-    (`uniform`), N(0, 1) times 1e3 (`large`) or 1e-4 (`small`); delta before softplus in [-20, -3] (`small_delta`),
-    near 20 (`large_delta`), at 100 (`huge_delta`). Of problems beyond MOST_DRAWN elements, one batch's rows of x and
-    delta are drawn, and the other batches have them SHIFT steps later each.
+    x and z [B, L, D], delta [B, L, D] (before bias and softplus, if the problem has them), A [D, N] (negative), B_t and
+    C_t [B, L, N] or [B, L, G, N], skip and delta_bias [D], initial_state [B, D, N]; x, z, delta, B_t and C_t in the
+    problem's dtype, the others fp32. A starts as Mamba's does, -1 to -N along the states, with some noise.
+    Kinds: x from N(0, 1) (`normal`), U[0, 1) (`uniform`), N(0, 1) times 1e3 (`large`) or 1e-4 (`small`); delta before
+    softplus in [-20, -3] (`small_delta`), near 20 (`large_delta`), at 100 (`huge_delta`). Of problems beyond MOST_DRAWN
+    elements, one batch's rows of x, delta and z are drawn, and the other batches have them SHIFT steps later each.
     """
     batch, length, channels, states = (problem[s] for s in "BLDN")
     generator = torch.Generator().manual_seed(seed)
@@ -40,36 +43,65 @@ def inputs(problem: Problem, seed: int, kind: str = "normal", device: str = "cpu
     elif kind == "huge_delta":
         raw = torch.full(rows, 100.0)
     a_log = torch.log(torch.arange(1, states + 1, dtype=torch.float32)) + 0.1 * normal(channels, states)
+    shared = (batch, length, states) if problem["G"] == 1 else (batch, length, problem["G"], states)
     made = {
         "x": x,
-        "delta": F.softplus(raw),
+        "delta": raw if problem["softplus"] else F.softplus(raw),
         "A": -torch.exp(a_log),
-        "B_t": normal(batch, length, states),
-        "C_t": normal(batch, length, states),
-        "skip": normal(channels),
+        "B_t": normal(*shared),
+        "C_t": normal(*shared),
     }
-    found = {name: tensor.to(device) for name, tensor in made.items()}
-    if drawn < batch:
-        for name in ("x", "delta"):
-            found[name] = torch.cat([found[name].roll(i * SHIFT, dims=1) for i in range(batch)])
+    if problem["skip"]:
+        made["skip"] = normal(channels)
+    if problem["bias"]:
+        # without softplus delta must stay positive
+        made["delta_bias"] = normal(channels) if problem["softplus"] else torch.rand(channels, generator=generator)
+    if problem["gate"]:
+        made["z"] = 4 * normal(*rows)
+    if problem["initial"]:
+        made["initial_state"] = normal(batch, channels, states)
+    dtype = getattr(torch, problem.dtype)
+    narrow = {"x", "delta", "B_t", "C_t", "z"}
+    found = {name: tensor.to(device, dtype if name in narrow else tensor.dtype) for name, tensor in made.items()}
+    for name in {"x", "delta", "z"} & set(found) if drawn < batch else ():
+        found[name] = torch.cat([found[name].roll(i * SHIFT, dims=1) for i in range(batch)])
     return found
 
 
 def reference(problem: Problem, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """y [B, L, D] in float64, on the inputs' device: h_t = exp(delta A) h_{t-1} + delta x B, y = h C + x skip.
+    """y [B, L, D], and final_state [B, D, N] if the problem has it, in float64, on the inputs' device.
 
-    Streams over time: beside y, the largest temporaries are STEPS steps of the inputs and one step's state, [B, D, N].
+    h_t = exp(delta A) h_{t-1} + delta x B, y = (h C + x skip) z sigmoid(z), delta after bias and softplus. Streams over
+    time: beside y, the largest temporaries are STEPS steps of the inputs and one step's state, [B, D, N].
     """
-    a, skip = inputs["A"].double(), inputs["skip"].double()
-    state = torch.zeros(problem["B"], problem["D"], problem["N"], dtype=torch.float64, device=a.device)
-    y = torch.empty(inputs["x"].shape, dtype=torch.float64, device=a.device)
+    numbers = {name: inputs[name].double() for name in ("A", "skip", "delta_bias", "initial_state") if name in inputs}
+    per_group = problem["D"] // problem["G"]
+    if problem["initial"]:
+        state = numbers["initial_state"].clone()
+    else:
+        shape = (problem["B"], problem["D"], problem["N"])
+        state = torch.zeros(shape, dtype=torch.float64, device=inputs["x"].device)
+    y = torch.empty(inputs["x"].shape, dtype=torch.float64, device=inputs["x"].device)
+
+    def of_channels(rows: torch.Tensor, t: int) -> torch.Tensor:
+        """One step's row of B_t or C_t for each channel: [B, D, N], or [B, 1, N] where all have the same."""
+        row = rows[:, t]
+        return row[:, None] if row.dim() == 2 else row.repeat_interleave(per_group, dim=1)
+
     for start in range(0, problem["L"], STEPS):
         steps = slice(start, start + STEPS)
         x, delta, b, c = (inputs[name][:, steps].double() for name in ("x", "delta", "B_t", "C_t"))
+        if problem["bias"]:
+            delta = delta + numbers["delta_bias"]
+        if problem["softplus"]:
+            delta = F.softplus(delta, threshold=math.inf)
         driven = delta * x
         for t in range(x.shape[1]):
-            state *= torch.exp(delta[:, t, :, None] * a)
-            state += driven[:, t, :, None] * b[:, t, None, :]
-            y[:, start + t] = torch.einsum("bdn,bn->bd", state, c[:, t])
-        y[:, steps] += x * skip
-    return {"y": y}
+            state *= torch.exp(delta[:, t, :, None] * numbers["A"])
+            state += driven[:, t, :, None] * of_channels(b, t)
+            y[:, start + t] = (state * of_channels(c, t)).sum(-1)
+        if problem["skip"]:
+            y[:, steps] += x * numbers["skip"]
+        if problem["gate"]:
+            y[:, steps] *= F.silu(inputs["z"][:, steps].double())
+    return {"y": y, "final_state": state} if problem["final"] else {"y": y}

@@ -150,7 +150,7 @@ class Builder:
 
     def _unit(self, variant: Variant) -> Unit | None:
         family = self.loaded.family
-        name = family.source(variant.configuration)
+        name = family.source_of(variant)
         if not name:
             return None
         self._check_target(variant.target)

@@ -29,7 +29,7 @@ def variant_source(loaded: LoadedFamily, variant: Variant, *, line_markers: bool
     all that a build depends on besides the toolkit. line_markers: keep the compiler's messages on the
     family's own files and lines.
     """
-    name = loaded.family.source(variant.configuration)
+    name = loaded.family.source_of(variant)
     if not name:
         return ""
     return with_prelude(loaded, variant, family_source(loaded.folder, name, line_markers=line_markers))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ktune.cli.faults import faults
 from ktune.cli.options import RESULTS, DebugOption, JsonOption, ProblemOption, ResultsOption, SetOption, StudyOption
+
+if TYPE_CHECKING:
+    from ktune.api import Family
+    from ktune.core.model import Problem
 
 
 def list_(
@@ -48,7 +52,7 @@ def _list_families(as_json: bool) -> None:
 
 
 def _list_family(name: str, problem: list[str] | None, narrowing: list[str] | None, as_json: bool) -> None:
-    from ktune.cli.options import parse_problem, parse_space
+    from ktune.cli.options import parse_problem, parse_space, problem_text
     from ktune.core.identity import configuration_id, value_text
     from ktune.core.loading import load_family
 
@@ -60,8 +64,10 @@ def _list_family(name: str, problem: list[str] | None, narrowing: list[str] | No
         "family": family.name,
         "summary": family.summary,
         "folder": str(loaded.folder),
-        "sizes": {s.name: s.help for s in family.sizes},
-        "problems": {label: p.by_name for label, p in loaded.named_problems.items()},
+        "sizes": {s.name: s.help for s in family.sizes if s.default is None},
+        "options": {s.name: {"default": s.default, "help": s.help} for s in family.sizes if s.default is not None},
+        "dtypes": list(family.dtypes),
+        "problems": {label: _spelled(p) for label, p in loaded.named_problems.items()},
         "parameters": [
             {
                 "name": p.name,
@@ -83,10 +89,12 @@ def _list_family(name: str, problem: list[str] | None, narrowing: list[str] | No
     typer.echo(f"{family.name}: {family.summary}\n")
     typer.echo("sizes")
     for size in family.sizes:
-        typer.echo(f"  {size.name:<4} {size.help}")
+        if size.default is None:
+            typer.echo(f"  {size.name:<4} {size.help}")
+    _echo_options(family)
     typer.echo("problems (the first is the default)")
     for label, p in loaded.named_problems.items():
-        typer.echo(f"  {label:<16} {','.join(f'{k}={v}' for k, v in p.sizes)}")
+        typer.echo(f"  {label:<16} {problem_text(p)}")
     typer.echo("parameters (* default)")
     for parameter in family.parameters:
         values = " ".join(value_text(v) + ("*" if v == parameter.default else "") for v in space.values(parameter))
@@ -100,6 +108,22 @@ def _list_family(name: str, problem: list[str] | None, narrowing: list[str] | No
     for law in described["rules"]:
         typer.echo(f"  {law}")
     typer.echo(f"{len(space)} valid configurations for {chosen.label}; the default is {described['default']}")
+
+
+def _spelled(problem: Problem) -> dict[str, int | str]:
+    return dict(problem.sizes) if problem.dtype == "float32" else {**dict(problem.sizes), "dtype": problem.dtype}
+
+
+def _echo_options(family: Family) -> None:
+    """What else a problem may say: options with their defaults, and dtypes where there is a choice."""
+    if family.defaults:
+        typer.echo("options (* where a problem leaves them out)")
+    for size in family.sizes:
+        if size.default is not None:
+            typer.echo(f"  {f'{size.name}={size.default}*':<16} {size.help}")
+    if family.dtypes != ("float32",):
+        first, *others = family.dtypes
+        typer.echo(f"dtypes (* where a problem leaves it out)\n  {' '.join([f'{first}*', *others])}")
 
 
 def _list_study(name: str, results: Path, as_json: bool) -> None:

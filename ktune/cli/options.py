@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from ktune.api import check_size
 from ktune.cli.config import apply_config
 from ktune.core.errors import UsageError
 from ktune.core.identity import value_text
@@ -36,7 +37,7 @@ ProblemOption = Annotated[
     typer.Option(
         "--problem",
         metavar="NAME|SIZES",
-        help="A named problem, or sizes: B=16,L=2048. Missing sizes are the default problem's.",
+        help="A named problem, or sizes: B=16,L=2048, also options and dtype. Missing ones are the default problem's.",
     ),
 ]
 ProblemsOption = Annotated[
@@ -44,7 +45,7 @@ ProblemsOption = Annotated[
     typer.Option(
         "--problem",
         metavar="NAME|SIZES",
-        help="A named problem, or sizes: B=16,L=2048. Missing sizes are the default problem's. "
+        help="A named problem, or sizes: B=16,L=2048, also options and dtype. Missing ones are the default problem's. "
         "Repeatable: each problem gets its own winner, all together the best compromise.",
     ),
 ]
@@ -119,26 +120,51 @@ def _parse_problem(loaded: LoadedFamily, text: str) -> Problem:
             return named[text]
         raise UsageError(
             f"{loaded.name} has no problem {text!r}; {_nearest(text, list(named))}; or give sizes: "
-            f"--problem {','.join(f'{name}={size}' for name, size in default.sizes)}"
+            f"--problem {problem_text(default)}"
         )
-    return loaded.family.problem(**{**default.by_name, **_sizes(loaded, text)})
+    given = _given(loaded, text)
+    dtype = given.pop("dtype", default.dtype)
+    if dtype not in loaded.family.dtypes:
+        raise UsageError(
+            f"dtype of {loaded.name} must be {' or '.join(loaded.family.dtypes)}, got {dtype!r} in --problem {text}"
+        )
+    return loaded.family.problem_of({**default.by_name, **_sizes(loaded, given)}, dtype)
 
 
-def _sizes(loaded: LoadedFamily, text: str) -> dict[str, int]:
-    known = {size.name: size for size in loaded.family.sizes}
-    sizes: dict[str, int] = {}
+def _given(loaded: LoadedFamily, text: str) -> dict[str, str]:
+    """{size, option or dtype: its text} of `B=16,softplus=1,dtype=bfloat16`."""
+    known = [size.name for size in loaded.family.sizes]
+    given: dict[str, str] = {}
     for part in text.split(","):
-        name, _, number = (p.strip() for p in part.partition("="))
-        if name not in known:
-            raise UsageError(f"{loaded.name} has no size {name!r}; {_nearest(name, list(known))}")
-        if not number.isascii() or not number.lstrip("-").isdigit():
-            raise UsageError(f"{name} must be a whole number, got {number!r}; write --problem {name}=1024")
-        if int(number) < known[name].minimum:
-            raise UsageError(f"{name} must be at least {known[name].minimum}, got {number}")
-        if name in sizes:
+        name, _, value = (p.strip() for p in part.partition("="))
+        if name not in known and name != "dtype":
+            raise UsageError(f"{loaded.name} has no size {name!r}; {_nearest(name, known)}")
+        if name in given:
             raise UsageError(f"{name} is given twice in --problem {text}; give it once")
-        sizes[name] = int(number)
+        given[name] = value
+    return given
+
+
+def _sizes(loaded: LoadedFamily, given: dict[str, str]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for size in loaded.family.sizes:
+        number = given.get(size.name)
+        if number is None:
+            continue
+        if not number.isascii() or not number.removeprefix("-").isdigit():
+            example = 1024 if size.default is None else size.default
+            raise UsageError(
+                f"{size.name} must be a whole number, got {number!r}; write --problem {size.name}={example}"
+            )
+        sizes[size.name] = int(number)
+        check_size(size, sizes[size.name])
     return sizes
+
+
+def problem_text(problem: Problem) -> str:
+    """`B=16,L=2048,softplus=1,dtype=bfloat16`, as `--problem` takes it."""
+    parts = [f"{name}={size}" for name, size in problem.sizes]
+    return ",".join(parts if problem.dtype == "float32" else [*parts, f"dtype={problem.dtype}"])
 
 
 def parse_space(loaded: LoadedFamily, problem: Problem, given: Sequence[str] | None) -> Space:

@@ -12,10 +12,12 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
-from ktune.api import API, Family
+from ktune.api import API, DTYPE, Family
 from ktune.core.errors import FamilyError, UsageError
 from ktune.core.model import Problem
+from ktune.core.tensor_map import TYPES
 
 _MODULE_PREFIX = "_ktune_family_"
 
@@ -40,7 +42,7 @@ class LoadedFamily:
 
     @cached_property
     def named_problems(self) -> dict[str, Problem]:
-        return {name: self.family.problem(**sizes) for name, sizes in self.family.problems.items()}
+        return {label: named_problem(self.family, label) for label in self.family.problems}
 
 
 def shipped_folder() -> Path:
@@ -81,6 +83,16 @@ def load_family(name_or_path: str | Path) -> LoadedFamily:
     return LoadedFamily(family, folder)
 
 
+def named_problem(family: Family, label: str) -> Problem:
+    """The problem that the family gives this name; FamilyError where it is none of its problems."""
+    given = dict(family.problems[label])
+    dtype = str(given.pop("dtype", ""))
+    try:
+        return family.problem_of({name: cast(int, size) for name, size in given.items()}, dtype)
+    except UsageError as error:
+        raise FamilyError(f"problem {label!r} of {family.name}: {error}") from error
+
+
 def is_family_module(name: str) -> bool:
     """Whether a module of that name was loaded from a family's folder."""
     return name.startswith(_MODULE_PREFIX)
@@ -111,14 +123,17 @@ def _check(family: Family, folder: Path) -> None:
         raise FamilyError(f"{folder} is written for api {family.api}, this ktune speaks api {API}")
     if not family.problems:
         raise FamilyError(f"{family.name} names no problem; `problems` needs at least one, the first is the default")
-    for name, bound in asdict(family.tolerance).items():
-        if name != "reason" and not (math.isfinite(bound) and bound >= 0):
-            raise FamilyError(f"{name} of {family.name}'s tolerance must be a number of at least 0, got {bound!r}")
+    for tolerance in (family.tolerance, *family.tolerances.values()):
+        for name, bound in asdict(tolerance).items():
+            if name != "reason" and not (math.isfinite(bound) and bound >= 0):
+                raise FamilyError(f"{name} of {family.name}'s tolerance must be a number of at least 0, got {bound!r}")
     names = [p.name for p in family.parameters]
     if len(set(names)) != len(names) or not names:
         got = ", ".join(names) or "none"
         raise FamilyError(f"{family.name} needs parameters of distinct names, at least one, got {got}")
     sizes = {s.name for s in family.sizes}
+    _check_sizes(family)
+    _check_dtypes(family)
     for position, parameter in enumerate(family.parameters):
         if parameter.default not in parameter.values:
             raise FamilyError(
@@ -129,12 +144,33 @@ def _check(family: Family, folder: Path) -> None:
                 raise FamilyError(f"{parameter.name} depends on {earlier!r}, which is not a parameter before it")
     for rule in family.rules:
         for argument in rule.arguments:
-            if argument not in sizes and argument not in names:
+            if argument not in sizes and argument not in names and argument != DTYPE:
                 raise FamilyError(
                     f"the rule {rule.law!r} asks for {argument!r}, neither a parameter nor a size of {family.name}"
                 )
-    for label, given in family.problems.items():
-        if set(given) != sizes:
-            raise FamilyError(
-                f"problem {label!r} of {family.name} must give {', '.join(sorted(sizes))}, got {', '.join(given)}"
-            )
+    for label in family.problems:
+        named_problem(family, label)
+
+
+def _check_sizes(family: Family) -> None:
+    names = [size.name for size in family.sizes]
+    if len(set(names)) != len(names) or DTYPE in names:
+        raise FamilyError(f"sizes of {family.name} need distinct names other than dtype, got {', '.join(names)}")
+    options = [size.default is not None for size in family.sizes]
+    if options != sorted(options):
+        raise FamilyError(
+            f"sizes of {family.name} with a default must come after those without, got {', '.join(names)}; "
+            "labels and headers name them in this order"
+        )
+    for size in family.sizes:
+        if size.default is not None and size.default < size.least:
+            raise FamilyError(f"default {size.default} of {size.name} must be at least {size.least}; give `least`")
+
+
+def _check_dtypes(family: Family) -> None:
+    known, given = ", ".join(TYPES), ", ".join(family.dtypes) or "none"
+    if not family.dtypes or len(set(family.dtypes)) != len(family.dtypes) or not set(family.dtypes) <= set(TYPES):
+        raise FamilyError(f"dtypes of {family.name} must be distinct ones, at least one, of {known}; got {given}")
+    for dtype in family.tolerances:
+        if dtype not in family.dtypes:
+            raise FamilyError(f"{family.name} has a tolerance for {dtype}, and its dtypes are {given}")

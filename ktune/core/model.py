@@ -12,22 +12,29 @@ Value = bool | int | str
 
 @dataclass(frozen=True)
 class Problem:
-    """Named sizes and a dtype, in the family's order: what a kernel is asked to compute."""
+    """Named sizes and a dtype, in the family's order: what a kernel is asked to compute. `Family.problem` makes one.
+
+    sizes: without the optional ones that have their default, so that a problem is the same however it is spelled.
+    defaults: of the family's optional sizes; looked up by name, no part of what the problem is.
+    """
 
     family: str
     sizes: tuple[tuple[str, int], ...]
     dtype: str = "float32"
+    defaults: tuple[tuple[str, int], ...] = field(default=(), compare=False, repr=False)
 
     @cached_property
     def by_name(self) -> dict[str, int]:
-        return dict(self.sizes)
+        """Every size, also the optional ones that have their default."""
+        given = dict(self.sizes)
+        return {**given, **{name: size for name, size in self.defaults if name not in given}}
 
     def __getitem__(self, name: str) -> int:
         return self.by_name[name]
 
     @property
     def label(self) -> str:
-        """`B16-L2048-D256-N16`; other dtypes than float32 follow at the end."""
+        """`B16-L2048-D256-N16`; options that differ from their default and other dtypes than float32 follow."""
         text = "-".join(f"{name}{size}" for name, size in self.sizes)
         return text if self.dtype == "float32" else f"{text}-{self.dtype}"
 

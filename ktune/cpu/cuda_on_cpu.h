@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "vector_types.h"
+#include "bfloat16.h"
 
 #define KTUNE_CPU 1
 #define __global__

@@ -72,13 +72,17 @@ class Executor:
         checks: Iterable[Check] = (Check.PLAIN,),
         source: str | None = None,
     ) -> Execution:
-        """Each check in turn, on every problem and under every schedule, up to the first fault."""
+        """Each check in turn, on every problem and under every schedule, up to the first fault.
+
+        problems: at least one, all of the same dtype.
+        """
         found = Verdict(Status.OK)
+        tolerance = self._loaded.family.tolerance_of(problems[0])
         try:
             for check in checks:
                 program = self.compile(variant, check, source)
                 subjects = self._subjects(variant, program, problems, SCHEDULES[check])
-                verdict = verify(subjects, self._loaded.family.tolerance)
+                verdict = verify(subjects, tolerance)
                 found = verdict if found.accuracy is None else Verdict(verdict.status, verdict.detail, found.accuracy)
                 if found.status is not Status.OK:
                     break

@@ -11,6 +11,7 @@ from ktune.api import Family, KernelLaunch
 from ktune.core.loading import LoadedFamily
 from ktune.core.model import Configuration, Problem, Variant
 from ktune.core.space import Space
+from ktune.core.variant import check_problems
 
 # What a problem may be for all schedules to take about a second.
 FLOPS_LIMIT = 4_000_000
@@ -25,13 +26,13 @@ _FAR_ELEMENTS = (1 << 32) - (1 << 22)
 
 def small_problems(loaded: LoadedFamily, variant: Variant, problem: Problem) -> tuple[Problem, ...]:
     """The family's checks for `problem`, the nearest sizes around the largest of them, several times each of its sizes,
-    and the family's small named problems, as far as this variant serves them."""
+    and the family's small named problems of its dtype, as far as this variant serves them. Options are not varied."""
     family = loaded.family
-    checks = tuple(family.checks(variant.configuration, problem))
+    checks = check_problems(family, variant, problem)
     largest = max(checks, key=lambda check: family.cost(check).flops)
-    around = [near for name, _ in largest.sizes for near in _around(family, variant, largest, name)]
-    small = [p for p in loaded.named_problems.values() if _is_small(family, p)]
-    named = [p for p in small if not broken_laws(family, variant.configuration, p)]
+    around = [near for name in _dimensions(family) for near in _around(family, variant, largest, name)]
+    alike = [p for p in loaded.named_problems.values() if p.dtype == problem.dtype and _is_small(family, p)]
+    named = [p for p in alike if not broken_laws(family, variant.configuration, p)]
     others = [p for p in (*around, *named) if _serves(family, variant, p) and _is_small(family, p)]
     return tuple(dict.fromkeys((*checks, *others)))
 
@@ -39,10 +40,10 @@ def small_problems(loaded: LoadedFamily, variant: Variant, problem: Problem) -> 
 def far_problems(loaded: LoadedFamily, variant: Variant, problem: Problem) -> tuple[Problem, ...]:
     """Problems with a tensor of more than 2^31 elements, reached by one size, whose first and last blocks do little."""
     family = loaded.family
-    checks = tuple(family.checks(variant.configuration, problem))
+    checks = check_problems(family, variant, problem)
     found = []
     for base in _bases(family, variant, checks):
-        for name, _ in base.sizes:
+        for name in _dimensions(family):
             stretched = _stretched(family, variant, base, name)
             if stretched is not None and _work_of_ends(family, variant, stretched) <= FLOPS_LIMIT:
                 found.append(stretched)
@@ -67,6 +68,11 @@ def _serves(family: Family, variant: Variant, problem: Problem) -> bool:
     return tuple(family.constants(variant.configuration, problem).items()) == variant.constants
 
 
+def _dimensions(family: Family) -> list[str]:
+    """The sizes that a tensor's extent may follow; an option is a choice."""
+    return [size.name for size in family.sizes if size.default is None]
+
+
 def _with(problem: Problem, name: str, size: int) -> Problem:
     return replace(problem, sizes=tuple((n, size if n == name else s) for n, s in problem.sizes))
 
@@ -74,14 +80,14 @@ def _with(problem: Problem, name: str, size: int) -> Problem:
 def _around(family: Family, variant: Variant, base: Problem, name: str) -> Iterator[Problem]:
     """The two next smaller problems in one size, the next larger one, and one several times as large."""
     allowed = broken_laws(family, variant.configuration, base)
-    minimum = next(size.minimum for size in family.sizes if size.name == name)
+    least = next(size.least for size in family.sizes if size.name == name)
     here = base[name]
     for sizes, count in (
         ([here - step for step in _STEPS], 2),
         ([here + step for step in _STEPS], 1),
         ([LARGER * here + step for step in _STEPS], 1),
     ):
-        tries = (_with(base, name, size) for size in sizes if size >= minimum)
+        tries = (_with(base, name, size) for size in sizes if size >= least)
         yield from islice((p for p in tries if broken_laws(family, variant.configuration, p) <= allowed), count)
 
 
@@ -91,7 +97,9 @@ def _bases(family: Family, variant: Variant, checks: tuple[Problem, ...]) -> Ite
     for check in checks:
         allowed = broken_laws(family, variant.configuration, check)
         for size in family.sizes:
-            tries = (_with(check, size.name, size.minimum - 1 + step) for step in _STEPS)
+            if size.default is not None:
+                continue
+            tries = (_with(check, size.name, size.least - 1 + step) for step in _STEPS)
             yield from islice((p for p in tries if broken_laws(family, variant.configuration, p) <= allowed), 1)
 
 

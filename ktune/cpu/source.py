@@ -29,7 +29,8 @@ _TOKENS = re.compile(
 _KERNEL = re.compile(r"extern\s*\"C\"[^;{]*?\b__global__\b(?P<head>[^{;]*?)\b(?P<name>\w+)\s*\((?!\s*\()", re.DOTALL)
 _BOUNDS = re.compile(r"__(?:launch_bounds|cluster_dims|maxnreg)__\s*\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)")
 _CUDA_INCLUDE = re.compile(
-    r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:cuda_runtime|cuda_runtime_api|device_launch_parameters|vector_types)\.h[>\"]",
+    r"^[ \t]*#[ \t]*include[ \t]*"
+    r"[<\"](?:cuda_runtime|cuda_runtime_api|device_launch_parameters|vector_types|cuda_bf16)\.h[>\"]",
     re.MULTILINE,
 )
 _LITERAL = re.compile(r'"((?:\\.|[^"\\])*)"')

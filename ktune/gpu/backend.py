@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import torch
 
 from ktune import __version__
-from ktune.api import Family
+from ktune.api import Family, Tolerance
 from ktune.checks import verify as verification
-from ktune.core.errors import EnvironmentFault, FamilyError
+from ktune.core.errors import EnvironmentFault
 from ktune.core.loading import LoadedFamily, load_family
 from ktune.core.model import Effort, Environment, Problem, Status, Variant
+from ktune.core.variant import check_problems
 from ktune.gpu import nvml, timing
 from ktune.gpu.cases import BoundCase, Case, CaseCache
 from ktune.gpu.cuda_timer import CudaTimer
@@ -144,7 +145,7 @@ class CudaBackend:
     def verify(self) -> Verdict:
         now = self._loaded_now()
         with named_faults("verifying"):
-            return verification.verify((now.measured, *now.checks), self._loaded.family.tolerance)
+            return verification.verify((now.measured, *now.checks), self._tolerance_of(now.job.problem))
 
     def time(self) -> Timings:
         now = self._loaded_now()
@@ -159,7 +160,7 @@ class CudaBackend:
     def recheck(self) -> Verdict:
         now = self._loaded_now()
         with named_faults("checking after timing"):
-            return verification.recheck(now.measured, self._loaded.family.tolerance)
+            return verification.recheck(now.measured, self._tolerance_of(now.job.problem))
 
     def race(
         self, problem: Problem, entrants: Sequence[Entrant], seed: int, step: Callable[[str, str], None]
@@ -188,6 +189,9 @@ class CudaBackend:
     def close(self) -> None:
         self.unload()
 
+    def _tolerance_of(self, problem: Problem) -> Tolerance:
+        return self._loaded.family.tolerance_of(problem)
+
     def _loaded_now(self) -> _Loaded:
         assert self._current is not None, "verify, time and recheck come after load"
         return self._current
@@ -215,7 +219,7 @@ class CudaBackend:
                     continue
                 plans[entrant.name] = LoadedPlans(self._loaded, entrant.cubin)
                 first, *checks = self._bind(plans[entrant.name], entrant.variant, cases[entrant.name])
-                runners.append(VariantRunner(entrant.name, first, checks, self._loaded.family.tolerance))
+                runners.append(VariantRunner(entrant.name, first, checks, self._tolerance_of(problem)))
             except LaunchFault as fault:
                 results[entrant.name] = RaceResult(entrant.name, Status.LAUNCH_FAILED, str(fault))
         torch.cuda.synchronize()
@@ -225,17 +229,7 @@ class CudaBackend:
 
     def _cases_of(self, variant: Variant, problem: Problem) -> list[Case]:
         """The measured case, then the check cases that the same binary must serve."""
-        family, configuration = self._loaded.family, variant.configuration
-        checks = family.checks(configuration, problem)
-        if not checks:
-            raise FamilyError(f"{family.name} must give at least one check problem, `checks` returned none")
-        for check in checks:
-            constants = tuple(family.constants(configuration, check).items())
-            if constants != variant.constants:
-                raise FamilyError(
-                    f"check problem {check.label} of {family.name} needs the binary of {dict(constants)}, "
-                    f"the variant has {dict(variant.constants)}; checks must keep the compiled-in sizes"
-                )
+        checks = check_problems(self._loaded.family, variant, problem)
         return [
             self._cases.get(problem, MEASURED_SEED),
             *(self._cases.get(check, CHECK_SEED) for check in checks),

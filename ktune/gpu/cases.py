@@ -24,7 +24,7 @@ class Case:
 
     def __init__(self, loaded: LoadedFamily, problem: Problem, seed: int, device: torch.device) -> None:
         family = loaded.family
-        self.problem = problem
+        self.problem = problem = family.completed(problem)
         self.seed = seed
         module = loaded.module("reference")
         with torch.no_grad():

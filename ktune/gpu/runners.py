@@ -144,7 +144,8 @@ def prepare_peer(loaded: LoadedFamily, name: str, peer: str, case: Case) -> Peer
         how = found.missing()
         if how is not None:
             raise LaunchFault(f"not installed: {how}")
-        return PeerRunner(name, found.prepare(case.problem, case.inputs()), case, loaded.family.tolerance)
+        prepared = found.prepare(case.problem, case.inputs())
+        return PeerRunner(name, prepared, case, loaded.family.tolerance_of(case.problem))
     except Exception as error:
         raise fault_of(error, name) from error
 

@@ -24,8 +24,10 @@ from ktune.study.codec import (
     configuration_from_json,
     configuration_to_json,
     problem_from_json,
-    problem_to_json,
 )
+
+Place = tuple[str, str, bool, str, tuple[tuple[str, int], ...]]
+"""Family, GPU model, dtype (float32 first), sizes: one winner for each, in this order."""
 
 
 @dataclass(frozen=True)
@@ -37,15 +39,16 @@ class Won:
     sizes: dict[str, int]
     configuration: dict[str, Any]
     cold_us: float
+    dtype: str = "float32"
 
     @property
-    def place(self) -> tuple[str, str, tuple[int, ...]]:
-        return self.family, self.gpu, tuple(self.sizes.values())
+    def place(self) -> Place:
+        return self.family, self.gpu, self.dtype != "float32", self.dtype, tuple(self.sizes.items())
 
 
 def collect(folder: Path) -> tuple[list[Won], list[str]]:
     """Winners of every best.json and winners.json below `folder`, and what was left out, with reasons."""
-    best: dict[tuple[str, str, tuple[int, ...]], Won] = {}
+    best: dict[Place, Won] = {}
     left_out = []
     for path, data in _files(folder):
         try:
@@ -63,7 +66,8 @@ def table_text(winners: Iterable[Won]) -> str:
     """The table as JSON, a line for each winner so that changes read well."""
     families: dict[str, dict[str, list[str]]] = {}
     for won in winners:
-        entry = json.dumps({"sizes": won.sizes, "configuration": won.configuration})
+        dtype = {} if won.dtype == "float32" else {"dtype": won.dtype}
+        entry = json.dumps({"sizes": won.sizes, **dtype, "configuration": won.configuration})
         families.setdefault(won.family, {}).setdefault(won.gpu, []).append(entry)
     blocks = []
     for family, models in families.items():
@@ -96,17 +100,17 @@ def _won(data: dict[str, Any]) -> Won:
         raise UsageError(f"its figures are {data['source']}; the table holds measured winners")
     if data["target"] != HOPPER:
         raise UsageError(f"it was built for {data['target']}; the table holds winners for {HOPPER}")
-    problem = problem_from_json(data["problem"])
-    if problem.dtype != "float32":
-        raise UsageError(f"its dtype is {problem.dtype}; the table holds float32")
     family = load_family(data["family"]).family
+    stored = problem_from_json(data["problem"])
+    problem = family.problem_of(dict(stored.sizes), stored.dtype)
     configuration = Space(family, [problem]).complete(configuration_from_json(data["configuration"]))
     return Won(
         family.name,
         str(data["environment"]["gpu_name"]),
-        dict(problem_to_json(problem)["sizes"]),
+        dict(problem.sizes),
         configuration_to_json(configuration),
         float(data["cold"]["median_us"]),
+        problem.dtype,
     )
 
 

@@ -30,12 +30,17 @@ class PlainPathWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Wanted:
-    """A kernel for these sizes on this device. number: replaces the float32 arguments of the family's plan."""
+    """A kernel for these sizes on this device.
+
+    sizes: as `Problem.sizes` has them, options at their default left out.
+    number: replaces the float32 arguments of the family's plan.
+    """
 
     family: str
     sizes: tuple[tuple[str, int], ...]
     device: torch.device
     number: float | None = None
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -57,14 +62,10 @@ def prepare(family: str, *, device: torch.device | str = "cuda", scale: float | 
     family: "selective_scan" (sizes B, L, D, N) or "linear_swish_scale" (M, N, K; scale 2.0 if not given).
     EnvironmentFault where the layer would be computed by plain PyTorch operations, with the reason.
     """
-    names = [size.name for size in load_family(family).family.sizes]
-    if set(sizes) != set(names):
-        raise UsageError(f"{family} has the sizes {', '.join(names)}, got {', '.join(sizes) or 'none'}; give each")
-    if any(size < 1 for size in sizes.values()):
-        raise UsageError(f"sizes are at least 1, got {', '.join(f'{n}={s}' for n, s in sizes.items())}")
+    problem = load_family(family).family.problem_of(sizes)
     if family == "linear_swish_scale":
         scale = 2.0 if scale is None else scale
-    wanted = Wanted(family, tuple((name, sizes[name]) for name in names), _indexed(torch.device(device)), scale)
+    wanted = Wanted(family, problem.sizes, _indexed(torch.device(device)), scale)
     with _lock:
         if isinstance(_found.get(wanted), str):
             # what was missing may have been installed since
@@ -154,7 +155,7 @@ def _make(wanted: Wanted) -> Ready | str:
     except ImportError as error:
         return f"cuda.bindings does not load ({error}); pip install cuda-bindings"
     loaded = load_family(wanted.family)
-    problem = loaded.family.problem(**dict(wanted.sizes))
+    problem = loaded.family.problem_of(dict(wanted.sizes), wanted.dtype)
     with torch.cuda.device(wanted.device):
         return _first_that_loads(wanted, loaded, problem)
 

@@ -21,10 +21,11 @@ PATH = Path(__file__).with_name("winners.json")
 
 @dataclass(frozen=True)
 class Recorded:
-    """What won a search of a problem of these sizes."""
+    """What won a search of a problem of these sizes; options that are not among them have their default."""
 
     sizes: Mapping[str, int]
     configuration: Mapping[str, Value]
+    dtype: str = "float32"
 
 
 Table = Mapping[str, Mapping[str, tuple[Recorded, ...]]]
@@ -43,7 +44,10 @@ def read_winners(path: Path) -> Table:
     try:
         return {
             family: {
-                gpu: tuple(Recorded(dict(won["sizes"]), dict(won["configuration"])) for won in winners)
+                gpu: tuple(
+                    Recorded(dict(won["sizes"]), dict(won["configuration"]), str(won.get("dtype", "float32")))
+                    for won in winners
+                )
                 for gpu, winners in models.items()
             }
             for family, models in data["winners"].items()
@@ -61,8 +65,10 @@ def shipped_winners() -> Table:
 def candidates(family: Family, gpu: str, problem: Problem, table: Table) -> Iterator[Configuration]:
     """Configurations that are valid for `problem`, best guess first, each once; the family's default comes last.
 
-    Guesses are this GPU model's winners, the nearest shape first; those of other models where this one has none.
+    Guesses are this GPU model's winners, those of the same options and dtype before others, among them the nearest
+    shape first; those of other models where this one has none.
     """
+    problem = family.completed(problem)
     space = Space(family, [problem])
     given: set[Configuration] = set()
     for won in _nearest_first(table.get(family.name, {}), gpu, problem):
@@ -85,10 +91,18 @@ def candidates(family: Family, gpu: str, problem: Problem, table: Table) -> Iter
 def _nearest_first(models: Mapping[str, tuple[Recorded, ...]], gpu: str, problem: Problem) -> list[Recorded]:
     own = models.get(gpu, ())
     known = own or [won for model in sorted(models) for won in models[model]]
-    usable = [won for won in known if set(won.sizes) == set(problem.by_name)]
-    return sorted(usable, key=lambda won: distance(won.sizes, problem))
+    needed = set(problem.by_name) - set(dict(problem.defaults))
+    usable = [won for won in known if needed <= set(won.sizes) <= set(problem.by_name)]
+    return sorted(usable, key=lambda won: (differences(won, problem), distance(won.sizes, problem)))
+
+
+def differences(won: Recorded, problem: Problem) -> int:
+    """In how many of the options, and the dtype, the problem that was won differs from this one."""
+    options = [won.sizes.get(name, default) != problem[name] for name, default in problem.defaults]
+    return sum(options) + (won.dtype != problem.dtype)
 
 
 def distance(sizes: Mapping[str, int], problem: Problem) -> float:
-    """Euclidean, between the logarithms of the sizes; all are at least 1."""
-    return math.sqrt(sum(math.log(size / problem[name]) ** 2 for name, size in sizes.items()))
+    """Euclidean, between the logarithms of the dimensions; all are at least 1. Options do not count."""
+    options = dict(problem.defaults)
+    return math.sqrt(sum(math.log(size / problem[n]) ** 2 for n, size in sizes.items() if n not in options))

@@ -10,7 +10,7 @@ from ktune.core.model import Source, Value
 from ktune.core.prelude import camel
 from ktune.output.c_text import identifier, integer, macro, string
 from ktune.output.provenance import provenance_text
-from ktune.output.winner import Winner
+from ktune.output.winner import Choice, Winner, choice_among
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,15 @@ def settings(winner: Winner) -> list[Setting]:
     return found
 
 
-def facts(winner: Winner) -> list[Fact]:
-    """Sizes, launches, workspace, flags, figures and origin of a winner, in a fixed order."""
+def facts(winner: Winner, choice: Choice | None = None) -> list[Fact]:
+    """Sizes, launches, workspace, flags, figures and origin of a winner, in a fixed order.
+
+    choice: among the winners of the same header, which all state the same sizes.
+    """
     m = winner.measurement
-    found = [_integer(winner, f"size_{name}", size, "long long") for name, size in winner.problem.sizes]
+    sizes, by_dtype = choice or choice_among([winner])
+    found = [_integer(winner, f"size_{name}", winner.problem[name], "long long") for name in sizes]
+    found += [_text(winner, "dtype", winner.problem.dtype)] if by_dtype else []
     found += [_integer(winner, f"constant_{name}", size, "long long") for name, size in m.variant.constants]
     launches = winner.plan.launches
     found.append(_integer(winner, "launch_count", len(launches), "int"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 from ktune.api import KernelLaunch, Scalar, Tensor, TensorMap, TorchOperation
@@ -193,13 +194,14 @@ def _parameter(name: str) -> str:
     )
 
 
-def signature(winner: Winner, label: str = "") -> str:
-    """The launcher's declaration, without its semicolon."""
+def signature(winner: Winner, label: str = "", sizes: Sequence[str] = ()) -> str:
+    """The launcher's declaration, without its semicolon. sizes: those it takes, by name; the problem's if not given."""
     family = winner.loaded.family
+    names = sizes or [name for name, _ in winner.problem.sizes]
     parameters = [f"const {_pointer(t)}* {_parameter(t.name)}" for t in family.inputs(winner.problem)]
     parameters += [f"{_pointer(t)}* {_parameter(t.name)}" for t in family.outputs(winner.problem)]
     parameters.append("void* workspace")
-    parameters += [f"long long size_{identifier(name)}" for name, _ in winner.problem.sizes]
+    parameters += [f"long long size_{identifier(name)}" for name in names]
     listed = ",\n    ".join([*parameters, "cudaStream_t stream"])
     return f"cudaError_t {launcher_name(winner, label)}(\n    {listed})"
 

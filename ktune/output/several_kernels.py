@@ -17,7 +17,7 @@ from ktune.output.kernel import (
     signature,
     write_kernel,
 )
-from ktune.output.winner import Winner
+from ktune.output.winner import Choice, Winner, choice_among
 
 
 def check_kernels(winners: Sequence[Winner], name: str) -> None:
@@ -42,16 +42,15 @@ def dispatch_text(winners: Sequence[Winner], name: str) -> str:
     """The header that includes every declaration: a launcher and its workspace's size, by the problem's sizes."""
     first = winners[0]
     family = first.loaded.name
-    declared = {signature(winner) for winner in winners}
-    if len(declared) > 1:
+    choice = choice_among(winners)
+    declared = {signature(winner, "", choice.sizes) for winner in winners}
+    if len(declared) > 1 or choice.dtype:
         raise UsageError(
             f"the problems of {family} differ in their tensors' names or types, so that one launcher can't take them; "
             "export them one by one"
         )
     guard = macro(family, name, "kernels", "cuh")
-    sizes = [f"size_{identifier(size)}" for size, _ in first.problem.sizes]
-    listed = ", ".join(f"long long {size}" for size in sizes)
-    arguments = ", ".join([*argument_names(first), "workspace", *sizes, "stream"])
+    listed = ", ".join(f"long long size_{identifier(size)}" for size in choice.sizes)
     lines = [
         *comment([f"{MARK}: launchers of {family} for {len(winners)} problems, chosen by their sizes."]),
         f"#ifndef {guard}",
@@ -61,13 +60,13 @@ def dispatch_text(winners: Sequence[Winner], name: str) -> str:
         "",
         *comment(["Bytes of workspace that the launcher needs for these sizes; 0 also where they were not tuned."]),
         f"static inline unsigned long long ktune_{identifier(family)}_workspace_bytes({listed}) {{",
-        *(f"  if ({_test(w)}) return {labelled_macro(w, _label(w), 'workspace_bytes')};" for w in winners),
+        *(f"  if ({_test(w, choice)}) return {labelled_macro(w, _label(w), 'workspace_bytes')};" for w in winners),
         "  return 0;",
         "}",
         "",
         *comment(["Calls the launcher of the problem with these sizes; cudaErrorInvalidValue where there is none."]),
-        f"static inline {signature(first)} {{",
-        *(f"  if ({_test(w)}) return {launcher_name(w, _label(w))}({arguments});" for w in winners),
+        f"static inline {declared.pop()} {{",
+        *(f"  if ({_test(w, choice)}) return {launcher_name(w, _label(w))}({_arguments(w)});" for w in winners),
         "  return cudaErrorInvalidValue;",
         "}",
         "",
@@ -76,8 +75,14 @@ def dispatch_text(winners: Sequence[Winner], name: str) -> str:
     return "\n".join([*lines, ""])
 
 
-def _test(winner: Winner) -> str:
-    return " && ".join(f"size_{identifier(name)} == {integer(size)}" for name, size in winner.problem.sizes)
+def _test(winner: Winner, choice: Choice) -> str:
+    return " && ".join(f"size_{identifier(name)} == {integer(winner.problem[name])}" for name in choice.sizes)
+
+
+def _arguments(winner: Winner) -> str:
+    """What the launcher of one problem takes: that problem's own sizes."""
+    sizes = [f"size_{identifier(name)}" for name, _ in winner.problem.sizes]
+    return ", ".join([*argument_names(winner), "workspace", *sizes, "stream"])
 
 
 def _label(winner: Winner) -> str:

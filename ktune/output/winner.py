@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +59,8 @@ class Winner:
 
     @property
     def problem(self) -> Problem:
-        return self.measurement.problem
+        """With the defaults of the family's options."""
+        return self.loaded.family.completed(self.measurement.problem)
 
     @property
     def configuration(self) -> Configuration:
@@ -97,6 +98,20 @@ class WinnerFile(NamedTuple):
     family: str
     problem: Problem
     configuration: Configuration
+
+
+class Choice(NamedTuple):
+    """What a program says to choose among winners of a family: sizes by name, and the dtype where they differ in it."""
+
+    sizes: tuple[str, ...]
+    dtype: bool
+
+
+def choice_among(winners: Sequence[Winner]) -> Choice:
+    """Every dimension, and each option that one of the winners gives."""
+    given = {name for winner in winners for name, _ in winner.problem.sizes}
+    sizes = tuple(size.name for size in winners[0].loaded.family.sizes if size.name in given)
+    return Choice(sizes, len({winner.problem.dtype for winner in winners}) > 1)
 
 
 def write_winner(winner: Winner, path: Path, *, force: bool = False) -> Path:
@@ -182,12 +197,13 @@ def load_winner(path: Path) -> tuple[LoadedFamily, Problem, Configuration]:
     """What a best.json names, with its family loaded and the configuration checked against it."""
     family, problem, configuration = read_winner(path)
     loaded = load_family(family)
-    sizes = [size.name for size in loaded.family.sizes]
-    if [name for name, _ in problem.sizes] != sizes:
+    try:
+        problem = loaded.family.problem_of(dict(problem.sizes), problem.dtype)
+    except UsageError as error:
         raise UsageError(
-            f"{path} gives the sizes {', '.join(problem.by_name)}, {loaded.name} has {', '.join(sizes)}; "
+            f"{path} gives the problem {problem.label}: {error}; "
             "it was written for another version of the family: search again"
-        )
+        ) from error
     return loaded, problem, Space(loaded.family, [problem]).complete(configuration)
 
 

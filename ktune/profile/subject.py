@@ -56,7 +56,7 @@ class Subject:
 def _inputs(loaded: LoadedFamily, order: Order, device: torch.device) -> dict[str, Region]:
     with torch.no_grad():
         given: Mapping[str, torch.Tensor] = loaded.module("reference").inputs(
-            order.problem, order.seed, device=str(device)
+            loaded.family.completed(order.problem), order.seed, device=str(device)
         )
     return {declared.name: _filled(declared, given, device) for declared in loaded.family.inputs(order.problem)}
 

@@ -15,6 +15,7 @@ from ktune.core.identity import digest
 from ktune.core.loading import LoadedFamily
 from ktune.core.model import Configuration, Effort, Measurement, Status
 from ktune.core.space import Space
+from ktune.core.variant import make_variant
 from ktune.gpu.timing import CULL_FACTOR
 from ktune.output.bench_files import JSON_NAME
 from ktune.recorded.table import RecordedTable, write_table
@@ -81,7 +82,8 @@ def make_table(study: Study, loaded: LoadedFamily, space: Space) -> RecordedTabl
 def source_digest(loaded: LoadedFamily, space: Space) -> str:
     """Of every kernel source that a point of the space is built from."""
     family: Family = loaded.family
-    names = sorted({family.source(point) for point in space.points} - {""})
+    variants = (make_variant(family, point, space.problems[0]) for point in space.points)
+    names = sorted({family.source_of(variant) for variant in variants} - {""})
     return digest(part for name in names for part in (name, family_source(loaded.folder, name)))
 
 

@@ -19,6 +19,20 @@ def test_the_toy_family_has_no_holes(families: Path) -> None:
         assert holes(toy.module("reference"), toy.family.problem(N=size), toy.family.tolerance, FLOAT32) == []
 
 
+@pytest.mark.parametrize("sizes", [{"N": 1000}, {"N": 1000, "shift": 1}, {"N": 77, "times": 2}], ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_each_dtype_and_option_of_a_family_has_no_holes_with_its_own_tolerance(
+    families: Path, sizes: dict[str, int], dtype: str
+) -> None:
+    shifted = load_family(families / "shifted")
+    problem, written = shifted.family.problem_of(sizes, dtype), {"y": getattr(torch, dtype)}
+    reference = shifted.module("reference")
+    assert holes(reference, problem, shifted.family.tolerance_of(problem), written) == []
+    if dtype == "bfloat16" and "shift" in sizes:
+        # the sum is rounded, which float32's tolerance does not allow
+        assert "rounded to torch.bfloat16 fails" in holes(reference, problem, shifted.family.tolerance, written)[0]
+
+
 def test_without_a_normwise_bound_zeros_pass_for_small_inputs_and_are_reported(families: Path) -> None:
     toy = load_family(families / "toy")
     loose = Tolerance(1e-2, 1e-4, 2.0, "a test")

@@ -79,6 +79,21 @@ def test_a_folder_without_a_family_names_the_command_that_writes_one(tmp_path: P
         ("family = make(parameters=(Parameter('a', (1,), 2, ''),))", r"default 2 of a is not one of its values"),
         ("family = make(parameters=(Parameter('a', (1,), 1, '', when={'b': (1,)}),))", r"depends on 'b'"),
         ("family = make(rules=(Rule('law', lambda tile: True),))", r"asks for 'tile', neither a parameter nor a size"),
+        ("family = make(sizes=(Size('F', '', 0, 0), Size('N', '')))", r"with a default must come after those without"),
+        ("family = make(sizes=(Size('N', ''), Size('F', '', default=0)))", r"default 0 of F must be at least 1"),
+        ("family = make(sizes=(Size('N', ''), Size('dtype', '')))", r"distinct names other than dtype"),
+        ("family = make(dtypes=('bf16',))", r"dtypes of mini must be distinct ones, .*; got bf16"),
+        ("family = make(dtypes=())", r"at least one, of .*; got none"),
+        (
+            "family = make(problems={'default': {'N': 4, 'dtype': 'float16'}})",
+            r"problem 'default' of mini: dtype",
+        ),
+        ("family = make(problems={'default': {'N': 0}})", r"problem 'default' of mini: N must be at least 1, got 0"),
+        (
+            "family = make(tolerances={'int8': Tolerance(0, 0, 0, '')})",
+            r"a tolerance for int8, and its dtypes are",
+        ),
+        ("family = make(tolerances={'float32': Tolerance(-1, 0, 0, '')})", r"absolute of mini's tolerance"),
     ],
 )
 def test_a_broken_family_is_refused_with_its_fault(tmp_path: Path, text: str, message: str) -> None:

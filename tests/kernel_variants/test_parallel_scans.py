@@ -58,12 +58,14 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ProgramStore:
     return ProgramStore(compiler, tmp_path_factory.mktemp("parallel-scans"))
 
 
-def problems(configuration: Configuration, lengths: tuple[int, ...]) -> list[Problem]:
-    return [FAMILY.problem(B=2, L=length, **SIZES[configuration]) for length in lengths]
+def problems(configuration: Configuration, lengths: tuple[int, ...], **options: int) -> list[Problem]:
+    return [FAMILY.problem(B=2, L=length, **SIZES[configuration], **options) for length in lengths]
 
 
-def execute(store: ProgramStore, configuration: Configuration, lengths: tuple[int, ...], check: Check) -> Execution:
-    given = problems(configuration, lengths)
+def execute(
+    store: ProgramStore, configuration: Configuration, lengths: tuple[int, ...], check: Check, **options: int
+) -> Execution:
+    given = problems(configuration, lengths, **options)
     return Executor(LOADED, store).verify(make_variant(FAMILY, configuration, given[0]), given, (check,))
 
 
@@ -80,6 +82,15 @@ def test_no_thread_races_with_another_and_none_waits_at_another_barrier(
     configuration: Configuration, store: ProgramStore
 ) -> None:
     found = execute(store, configuration, LENGTHS[configuration][-1:], Check.RACES)
+    assert found.status is Status.OK, found.detail
+
+
+@each_point
+def test_options_are_taken_in_and_the_state_goes_from_call_to_call(
+    configuration: Configuration, store: ProgramStore
+) -> None:
+    options = {"bias": 1, "softplus": 1, "gate": 1, "initial": 1, "final": 1}
+    found = execute(store, configuration, LENGTHS[configuration][::3], Check.PLAIN, **options)
     assert found.status is Status.OK, found.detail
 
 

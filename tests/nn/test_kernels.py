@@ -71,9 +71,9 @@ def test_preparing_without_a_gpu_says_why_not() -> None:
 
 
 def test_preparing_asks_for_every_size_and_no_other() -> None:
-    with pytest.raises(UsageError, match="has the sizes M, N, K, got M, N"):
+    with pytest.raises(UsageError, match="must give M, N, K, got M, N"):
         ktune.nn.prepare("linear_swish_scale", M=1, N=2)
-    with pytest.raises(UsageError, match="at least 1, got M=1, N=0, K=2"):
+    with pytest.raises(UsageError, match="N must be at least 1, got 0"):
         ktune.nn.prepare("linear_swish_scale", M=1, N=0, K=2)
     with pytest.raises(UsageError, match="give both"):
         ktune.nn.SelectiveScan(3, 4, batch=2).prepare()

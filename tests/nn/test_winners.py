@@ -27,7 +27,11 @@ def scan(**sizes: int) -> Problem:
 
 
 def won(problem: Problem, **values: Any) -> Recorded:
-    return Recorded(problem.by_name, dict(Space(SCAN, [problem]).complete({"threads_per_pair": 4, **values})))
+    return Recorded(dict(problem.sizes), dict(Space(SCAN, [problem]).complete({"threads_per_pair": 4, **values})))
+
+
+def dimensions(family: Any) -> list[str]:
+    return [size.name for size in family.sizes if size.default is None]
 
 
 def blocks(problem: Problem, table: Table, gpu: str = "H200") -> list[int]:
@@ -49,7 +53,7 @@ def test_the_nearest_shape_by_logarithms_comes_first() -> None:
     assert blocks(scan(L=4000), TABLE)[0] == 256
     # half way between the logarithms: the one that is first in the table
     assert blocks(scan(L=2048), TABLE)[0] == 64
-    assert distance(SHORT.by_name, SHORT) == 0.0
+    assert distance(dict(SHORT.sizes), SHORT) == 0.0
 
 
 def test_a_winner_that_is_not_valid_at_the_shape_is_passed_over() -> None:
@@ -61,7 +65,7 @@ def test_a_winner_of_another_version_of_the_family_is_passed_over() -> None:
     table = {
         "selective_scan": {
             "H200": (
-                Recorded(SHORT.by_name, {"algorithm": "direct", "warp_shape": 3}),
+                Recorded(dict(SHORT.sizes), {"algorithm": "direct", "warp_shape": 3}),
                 Recorded({"L": 512}, {"algorithm": "direct", "block_size": 512}),
                 won(LONG, block_size=256),
             )
@@ -77,13 +81,65 @@ def test_an_unknown_gpu_takes_winners_of_others_and_a_known_one_its_own() -> Non
     assert blocks(SHORT, table, "H20") == [32, 64, 256, DEFAULT]
 
 
+SHIFTED = load_family(ROOT / "tests" / "families" / "shifted").family
+
+
+def shifted(block_size: int, dtype: str = "float32", **sizes: int) -> Recorded:
+    return Recorded(sizes, {"block_size": block_size, "fused": True}, dtype)
+
+
+@pytest.mark.parametrize(
+    ("problem", "order"),
+    [
+        (SHIFTED.problem(N=64), [128, 32, 64]),
+        (SHIFTED.problem(N=64, shift=1), [32, 128, 64]),
+        (SHIFTED.problem(N=1 << 20, dtype="bfloat16"), [64, 128, 32]),
+    ],
+    ids=lambda given: given.label if isinstance(given, Problem) else "",
+)
+def test_winners_of_the_same_options_and_dtype_come_first_then_others(problem: Problem, order: list[int]) -> None:
+    known = (shifted(32, N=64, shift=1), shifted(128, N=1 << 20), shifted(64, "bfloat16", N=64))
+    found = candidates(SHIFTED, "H200", problem, {"shifted": {"H200": known}})
+    assert [c.integer("block_size") for c in found] == order
+
+
+def test_an_option_is_the_same_whether_a_winner_gives_its_default_or_not() -> None:
+    problem = Problem("shifted", (("N", 64),))
+    known = (shifted(32, N=1 << 20, shift=0), shifted(128, N=64, shift=1), shifted(64, N=64, gate=1))
+    found = candidates(SHIFTED, "H200", problem, {"shifted": {"H200": known}})
+    # the last is of an option that the family does not have; 64 is the default
+    assert [c.integer("block_size") for c in found] == [32, 128, 64]
+
+
+def test_winners_of_options_and_dtypes_are_collected_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ktune.core.loading.shipped_folder", lambda: ROOT / "tests" / "families")
+    problems: list[tuple[dict[str, int], str]] = [
+        ({"N": 64}, "float32"), ({"N": 64, "shift": 0}, "float32"), ({"N": 64, "shift": 1}, "float32"),
+        ({"N": 64, "times": 1}, "bfloat16"),
+    ]  # fmt: skip
+    for number, (sizes, dtype) in enumerate(problems):
+        stored = {"family": "shifted", "sizes": sizes, "dtype": dtype}
+        configuration = {"block_size": 32, "fused": True}
+        put(tmp_path, str(number), result(family="shifted", problem=stored, configuration=configuration))
+    found, left_out = collect(tmp_path)
+    assert [(won.sizes, won.dtype) for won in found] == [
+        ({"N": 64}, "float32"), ({"N": 64, "shift": 1}, "float32"), ({"N": 64}, "bfloat16")
+    ]  # fmt: skip
+    assert left_out == []
+    text = table_text(found)
+    assert '{"sizes": {"N": 64}, "configuration": {"block_size": 32, "fused": true}}' in text
+    path = tmp_path / "table.json"
+    path.write_text(text)
+    assert [won.dtype for won in read_winners(path)["shifted"]["H200"]] == ["float32", "float32", "bfloat16"]
+
+
 def test_without_winners_the_default_is_left() -> None:
     assert blocks(SHORT, {}) == [DEFAULT]
 
 
 @pytest.mark.parametrize(("family", "sizes"), [(SCAN, (3, 65, 33, 5)), (LINEAR, (19, 101, 251))])
 def test_every_candidate_of_the_shipped_table_is_valid_for_an_odd_shape(family: Any, sizes: tuple[int, ...]) -> None:
-    problem = family.problem(**dict(zip([s.name for s in family.sizes], sizes, strict=True)))
+    problem = family.problem(**dict(zip(dimensions(family), sizes, strict=True)))
     space = Space(family, [problem])
     found = list(candidates(family, "NVIDIA H200", problem, shipped_winners()))
     assert found and all(space.broken_rule(c) is None for c in found)
@@ -96,7 +152,7 @@ def test_the_shipped_table_names_winners_that_fit_the_shipped_families() -> None
         family = load_family(name).family
         for winners in models.values():
             for one in winners:
-                problem = family.problem(**one.sizes)
+                problem = family.problem_of(one.sizes, one.dtype)
                 assert dict(Space(family, [problem]).complete(one.configuration)) == dict(one.configuration)
 
 
@@ -124,7 +180,7 @@ def result(**changes: Any) -> dict[str, Any]:
         "kind": "ktune winner",
         "family": "selective_scan",
         "family_folder": None,
-        "problem": {"family": "selective_scan", "sizes": SHORT.by_name, "dtype": "float32"},
+        "problem": {"family": "selective_scan", "sizes": dict(SHORT.sizes), "dtype": "float32"},
         "configuration": dict(won(SHORT, block_size=64).configuration),
         "target": "sm_90a",
         "source": "measured",
@@ -149,7 +205,7 @@ def test_the_faster_of_two_winners_of_one_shape_is_collected(tmp_path: Path) -> 
 
 
 def test_winners_of_a_search_of_several_problems_are_collected(tmp_path: Path) -> None:
-    other = {"family": "selective_scan", "sizes": LONG.by_name, "dtype": "float32"}
+    other = {"family": "selective_scan", "sizes": dict(LONG.sizes), "dtype": "float32"}
     several = {
         "format": 1,
         "kind": "ktune winners",
@@ -167,7 +223,7 @@ def test_winners_of_a_search_of_several_problems_are_collected(tmp_path: Path) -
         ({"target": "sm_80"}, "sm_80"),
         ({"family_folder": "/home/me/selective_scan"}, "the user's own"),
         ({"configuration": {"algorithm": "gone"}}, "algorithm"),
-        ({"problem": {"family": "selective_scan", "sizes": SHORT.by_name, "dtype": "bfloat16"}}, "bfloat16"),
+        ({"problem": {"family": "selective_scan", "sizes": dict(SHORT.sizes), "dtype": "int8"}}, "int8"),
     ],
 )
 def test_what_does_not_belong_into_the_table_is_left_out_with_a_reason(
@@ -181,12 +237,12 @@ def test_what_does_not_belong_into_the_table_is_left_out_with_a_reason(
 
 def test_a_written_table_reads_back_and_does_not_depend_on_the_order_of_files(tmp_path: Path) -> None:
     put(tmp_path, "a", result())
-    put(tmp_path, "b", result(problem={"family": "selective_scan", "sizes": LONG.by_name, "dtype": "float32"}))
+    put(tmp_path, "b", result(problem={"family": "selective_scan", "sizes": dict(LONG.sizes), "dtype": "float32"}))
     text = table_text(collect(tmp_path)[0])
     path = tmp_path / "table.json"
     path.write_text(text)
     (short, long) = read_winners(path)["selective_scan"]["H200"]
-    assert short.sizes == SHORT.by_name and long.sizes == LONG.by_name
+    assert short.sizes == dict(SHORT.sizes) and long.sizes == dict(LONG.sizes)
     (tmp_path / "a").rename(tmp_path / "z")
     assert table_text(collect(tmp_path)[0]) == text
 

@@ -151,3 +151,13 @@ extern "C" __global__ void early_exit(int* out) {
   __syncthreads();
   out[i] = __shfl_xor_sync(kAll, i, 1);
 }
+
+// Each float to bfloat16 and back, alone and in a pair; then products that round to bfloat16.
+extern "C" __global__ void brain_floats(const float* x, __nv_bfloat16* one, __nv_bfloat162* pair, __nv_bfloat16* product,
+                                        float* wide) {
+  const int i = threadIdx.x;
+  one[i] = __float2bfloat16(x[i]);
+  if (i % 2 == 0) pair[i / 2] = __floats2bfloat162_rn(x[i], x[i + 1]);
+  product[i] = one[i] * one[i] + one[i];
+  wide[i] = __bfloat162float(__ushort_as_bfloat16(__bfloat16_as_ushort(one[i])));
+}

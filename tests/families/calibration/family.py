@@ -23,7 +23,7 @@ def checks(configuration, problem):
 family = Family(
     name="calibration",
     summary="a known amount of one kind of work for each element",
-    sizes=(Size("N", "elements"), Size("F", "multiply-adds", minimum=0), Size("E", "exponentials", minimum=0)),
+    sizes=(Size("N", "elements"), Size("F", "multiply-adds", least=0), Size("E", "exponentials", least=0)),
     problems={
         "copy": {"N": 1 << 27, "F": 0, "E": 0},
         "fma": {"N": 1 << 20, "F": 1 << 14, "E": 0},
