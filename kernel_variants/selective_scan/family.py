@@ -476,7 +476,9 @@ family = Family(
     ),
     dtypes=("float32", BFLOAT16),
     tolerances={
-        BFLOAT16: Tolerance(1e-4, 4.1e-3, 4.1e-3, "y is rounded to bfloat16 once, at most 2^-8 of it; all else as in fp32"),
+        BFLOAT16: Tolerance(
+            1e-4, 4.1e-3, 4.1e-3, "y is rounded to bfloat16 once, at most 2^-8 of it; all else as in fp32"
+        ),
     },
     core={
         "algorithm": ("staged", "piped"),

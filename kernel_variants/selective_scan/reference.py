@@ -65,14 +65,9 @@ def reference(problem: Problem, inputs: dict[str, torch.Tensor]) -> dict[str, to
     time: the largest temporary is one step's state, [B, D, N].
     """
     given = {name: tensor.double() for name, tensor in inputs.items()}
-    x, delta, a = given["x"], given["delta"], given["A"]
-    per_group = problem["D"] // problem["G"]
-
-    def of_channels(name: str, t: int) -> torch.Tensor:
-        """One step's row of B_t or C_t for each channel: [B, D, N], or [B, 1, N] where all have the same."""
-        row = given[name][:, t]
-        return row[:, None] if row.dim() == 2 else row.repeat_interleave(per_group, dim=1)
-
+    x, delta = given["x"], given["delta"]
+    batch, length, channels, states = (problem[s] for s in "BLDN")
+    groups = (batch, problem["G"], channels // problem["G"])
     if problem["bias"]:
         delta = delta + given["delta_bias"]
     if problem["softplus"]:
@@ -80,13 +75,15 @@ def reference(problem: Problem, inputs: dict[str, torch.Tensor]) -> dict[str, to
     if problem["initial"]:
         state = given["initial_state"].clone()
     else:
-        state = torch.zeros(problem["B"], problem["D"], problem["N"], dtype=torch.float64, device=x.device)
+        state = torch.zeros(batch, channels, states, dtype=torch.float64, device=x.device)
     y = torch.empty_like(x)
     driven = delta * x
-    for t in range(problem["L"]):
-        state *= torch.exp(delta[:, t, :, None] * a)
-        state += driven[:, t, :, None] * of_channels("B_t", t)
-        y[:, t] = (state * of_channels("C_t", t)).sum(-1)
+    b, c = (given[name].view(batch, length, problem["G"], states) for name in ("B_t", "C_t"))
+    grouped = state.view(*groups, states)
+    for t in range(length):
+        state *= torch.exp(delta[:, t, :, None] * given["A"])
+        grouped += driven[:, t].view(*groups, 1) * b[:, t, :, None, :]
+        y[:, t] = torch.einsum("bgdn,bgn->bgd", grouped, c[:, t]).reshape(batch, channels)
     if problem["skip"]:
         y += x * given["skip"]
     if problem["gate"]:
