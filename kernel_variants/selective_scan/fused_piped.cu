@@ -1,70 +1,16 @@
 // Selective scan, sequential in time, computed by one half of a block and served by the other.
 //
-// Helper warps copy tiles of time into a ring of stages, widen elements, add the bias and take softplus, sum the compute
-// warps' parts of y, gate it and store it; compute warps touch shared memory alone and never wait for it: inputs are
-// loaded, and exponentials taken, `exp_ahead` steps before the recurrence needs them, also across the end of a tile. Two
-// named barriers a tile order everything: `done`, a tile was computed (its stage and its sums may be taken), and `ready`,
-// a tile has landed and the room for its sums is free.
+// As piped.cu, for problems with options. Helper warps copy tiles of time into a ring of stages, widen elements, add the
+// bias and take softplus, sum the compute warps' parts of y, gate it and store it; compute warps touch shared memory
+// alone and never wait for it: inputs are loaded, and exponentials taken, `exp_ahead` steps before the recurrence needs
+// them, also across the end of a tile. Two named barriers a tile order everything: `done`, a tile was computed (its stage
+// and its sums may be taken), and `ready`, a tile has been prepared and the room for its sums is free.
 // Layout: x, delta, z, y [batch, length, channels]; b, c [batch, length, groups, N]; a [channels, N]; skip, bias
 // [channels]; states [batch, channels, N]. A block's channels are of one group.
-// A stage is rows of time in fp32: x [pairs], delta [pairs], where it gates z [pairs], b [N], c [N]; then, where elements
-// are narrower, the rows as they land.
 #include "chunks.cuh"
+#include "fused_helper.cuh"
 
 namespace scan {
-
-// A pair's parts lie in kThreadsPerPair warps whose lanes are 32 channels, and helper warps sum them; otherwise they are
-// lanes of one warp, which sums them itself.
-constexpr bool kHelpersSum = config::kReduction == config::Reduction::shared;
-constexpr int kTileL = config::kTileL;
-constexpr int kStages = config::kStages;
-constexpr int kAhead = config::kExpAhead;
-constexpr int kHelpers = config::kHelpers;
-constexpr int kWarps = kBlockSize / 32;
-constexpr int kThreads = kBlockSize + 32 * kHelpers;
-// Steps of x and delta that one load brings, and of y that one store takes.
-constexpr int kSteps = 4;
-// How many steps before its exponentials x and delta are loaded, in whole kSteps, and before its use B and C.
-constexpr int kInputAhead = kAhead < kSteps ? kSteps : 2 * kSteps;
-constexpr int kRowAhead = config::kRowAhead;
-constexpr int kRing = 8;
-constexpr int kBody = config::kUnroll * kSteps;
-constexpr int kDelta = kPairsPerBlock;
-constexpr int kZ = 2 * kPairsPerBlock;
-constexpr int kB = (config::kGate ? 3 : 2) * kPairsPerBlock;
-constexpr int kC = kB + kN;
-constexpr int kRow = kC + kN;
-constexpr bool kWidens = sizeof(Element) < sizeof(float);
-constexpr int kLandingFloats = kWidens ? kTileL * kRow * static_cast<int>(sizeof(Element)) / 4 : 0;
-constexpr int kStageFloats = kTileL * kRow + kLandingFloats;
-// Elements of one 16-byte copy.
-constexpr int kVector = 16 / static_cast<int>(sizeof(Element));
-// Sums of one tile: [warp][tile / kSteps][lane][kSteps].
-constexpr int kSumFloats = kHelpersSum ? kWarps * kTileL * 32 : 0;
-constexpr int kHelperRows = kTileL / kHelpers;
-
-static_assert(kTileL % kBody == 0 && kBody % kRing == 0, "a tile holds whole bodies, a body whole turns of the rings");
-static_assert(kHelperRows % kSteps == 0, "a helper warp sums whole groups of steps");
-static_assert(kPairsPerBlock % 32 == 0, "a helper's lanes are channels");
-static_assert(kN % kVector == 0, "rows of B and C are whole 16-byte vectors");
-static_assert(kN % kThreadsPerPair == 0, "parts are whole states");
-static_assert(kHelpersSum ? kWarps % kThreadsPerPair == 0 : kPairsPerWarp % 4 == 0,
-              "the parts of a pair are warps of the block, or lanes of a warp, at least 4 channels side by side");
-static_assert(kHelpersSum || kBody % kGroup == 0, "a body holds whole groups of the reduction");
-static_assert(kStages >= 2, "a tile lands while another is computed");
-
-// ---- barriers
-
-enum Barrier : int { kReady = 1, kDone = 3 };  // two of each, for even and odd tiles
-
-__device__ __forceinline__ void arrive(int barrier) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
-}
-__device__ __forceinline__ void meet(int barrier) {
-  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
-}
-
-// ---- compute warps
 
 __device__ __forceinline__ Place place_of_thread() {
   Place place;
@@ -218,7 +164,8 @@ struct Compute {
     }
   }
 
-  __device__ __forceinline__ void run(CarriedStates& states, Element* y, int length, int tiles, const Place& place) const {
+  __device__ __forceinline__ void run(CarriedStates& states, Element* y, int length, int tiles,
+                                      const Place& place) const {
     Pipeline pipeline;
     Reducer reducer{nullptr};
     int left = length;
@@ -247,183 +194,6 @@ struct Compute {
       left -= kBody;
       arrive(kDone + tile % 2);
       slot = next_slot;
-    }
-  }
-};
-
-// ---- helper warps
-
-__device__ __forceinline__ void copy_16(Element* to, const Element* from) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-}
-
-// The same where `valid`, and zeros elsewhere; `from` is then not read.
-__device__ __forceinline__ void copy_16_or_clear(Element* to, const Element* from, bool valid) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid ? 16 : 0)
-               : "memory");
-}
-
-// One helper warp, for its kHelperRows rows of every tile. Channels beyond the last are not copied, since what is computed
-// of them is not stored, nor rows beyond the sequence, unless they must leave the states as they are: those are zeros.
-struct Helper {
-  const Element* x;     // at the batch, the block's first channel, and this warp's first row
-  const Element* delta;
-  const Element* z;
-  const Element* b;     // of the block's group
-  const Element* c;
-  Element* y;
-  float* stages;        // at this warp's first row
-  Element* landing;     // the same, as copies fill it
-  const float* sums;    // at this warp's first group of steps
-  long long channels;
-  int columns;          // channels of this block that exist
-  int lane;
-
-  // Each vector of the first `rows` of this warp's rows and `width` of kColumns columns, one lane for each: the same lane
-  // at every call. act(row, column).
-  template <int kColumns, typename Act>
-  __device__ __forceinline__ void for_vectors(int rows, int width, Act act) const {
-    constexpr int kVectors = kColumns / kVector;
-#pragma unroll
-    for (int pass = 0; pass * 32 < kHelperRows * kVectors; ++pass) {
-      const int i = pass * 32 + lane;
-      const int row = i / kVectors;
-      const int column = i % kVectors * kVector;
-      if (row < min(rows, kHelperRows) && column < width) act(row, column);
-    }
-  }
-
-  template <int kColumns>
-  __device__ __forceinline__ void copy_rows(Element* to, const Element* from, long long stride, int rows,
-                                            int width) const {
-    if constexpr (config::kFinal) {
-      for_vectors<kColumns>(kHelperRows, width, [&](int row, int column) {
-        copy_16_or_clear(to + row * kRow + column, from + (row < rows ? row * stride + column : 0), row < rows);
-      });
-    } else {
-      for_vectors<kColumns>(rows, width, [&](int row, int column) {
-        copy_16(to + row * kRow + column, from + row * stride + column);
-      });
-    }
-  }
-
-  // rows: how many of this warp's rows of the tile lie within the sequence.
-  __device__ __forceinline__ void copy(int slot, long long t, int rows) const {
-    constexpr int kStride = kGroups * kN;
-    Element* to = landing + slot * (kStageFloats * 4 / static_cast<int>(sizeof(Element)));
-    copy_rows<kPairsPerBlock>(to, x + t * channels, channels, rows, columns);
-    copy_rows<kPairsPerBlock>(to + kDelta, delta + t * channels, channels, rows, columns);
-    if constexpr (config::kGate) copy_rows<kPairsPerBlock>(to + kZ, z + t * channels, channels, rows, columns);
-    copy_rows<kN>(to + kB, b + t * kStride, kStride, rows, kN);
-    copy_rows<kN>(to + kC, c + t * kStride, kStride, rows, kN);
-  }
-
-  // Makes a tile whose copies have landed what the compute warps take, each lane of what it copied itself.
-  __device__ __forceinline__ void prepare(int slot, int rows, const float (&bias)[kVector]) const {
-    float* to = stages + slot * kStageFloats;
-    const Element* from = landing + slot * (kStageFloats * 4 / static_cast<int>(sizeof(Element)));
-    const int filled = config::kFinal ? kHelperRows : rows;
-    if constexpr (kWidens) {
-      widen<kPairsPerBlock>(to, from, filled, columns);
-      if constexpr (config::kGate) widen<kPairsPerBlock>(to + kZ, from + kZ, filled, columns);
-      widen<kN>(to + kB, from + kB, filled, kN);
-      widen<kN>(to + kC, from + kC, filled, kN);
-    }
-    if constexpr (kWidens || kRaw) {
-      for_vectors<kPairsPerBlock>(filled, columns, [&](int row, int column) {
-        float values[kVector];
-        load_floats<kVector, 4>(values, from + kDelta + row * kRow + column);
-#pragma unroll
-        for (int i = 0; i < kVector; ++i) values[i] = row < rows ? step_size(values[i], bias[i]) : 0.0f;
-        store_vector(to + kDelta + row * kRow + column, values);
-      });
-    }
-  }
-
-  template <int kColumns>
-  __device__ __forceinline__ void widen(float* to, const Element* from, int rows, int width) const {
-    for_vectors<kColumns>(rows, width, [&](int row, int column) {
-      float values[kVector];
-      load_floats<kVector, 4>(values, from + row * kRow + column);
-      store_vector(to + row * kRow + column, values);
-    });
-  }
-
-  static __device__ __forceinline__ void store_vector(float* to, const float (&values)[kVector]) {
-#pragma unroll
-    for (int i = 0; i < kVector; i += 4) {
-      *reinterpret_cast<float4*>(to + i) = make_float4(values[i], values[i + 1], values[i + 2], values[i + 3]);
-    }
-  }
-
-  __device__ __forceinline__ void store(const float* stage, const float* from, Element* to,
-                                        const float (&skip)[kPairsPerBlock / 32], int rows) const {
-#pragma unroll
-    for (int column = 0; column < kPairsPerBlock; column += 32) {
-#pragma unroll
-      for (int step = 0; step < kHelperRows; step += kSteps) {
-        float total[kSteps];
-#pragma unroll
-        for (int i = 0; i < kSteps; ++i) {
-          total[i] = config::kSkip ? stage[(step + i) * kRow + column + lane] * skip[column / 32] : 0.0f;
-        }
-#pragma unroll
-        for (int part = 0; part < kThreadsPerPair; ++part) {
-          const int warp = column / 32 * kThreadsPerPair + part;
-          const float4 v = *reinterpret_cast<const float4*>(from + (warp * kTileL * 32 + (step * 32 + lane * kSteps)));
-          total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
-        }
-#pragma unroll
-        for (int i = 0; i < kSteps; ++i) {
-          if (step + i < rows && column + lane < columns) {
-            if constexpr (config::kGate) total[i] = gated(total[i], stage[(step + i) * kRow + kZ + column + lane]);
-            to[(step + i) * channels + column + lane] = total[i];
-          }
-        }
-      }
-    }
-  }
-
-  // skip_vector, bias_vector: at the block's first channel.
-  __device__ __forceinline__ void run(int length, int tiles, const float* skip_vector, const float* bias_vector) const {
-    float skip[kPairsPerBlock / 32];
-    float bias[kVector];
-#pragma unroll
-    for (int i = 0; i < kPairsPerBlock / 32; ++i) {
-      skip[i] = config::kSkip && 32 * i + lane < columns ? skip_vector[32 * i + lane] : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < kVector; ++i) {
-      bias[i] = bias_of(bias_vector, lane % (kPairsPerBlock / kVector) * kVector + i, columns);
-    }
-#pragma unroll
-    for (int tile = 0; tile < kStages; ++tile) {
-      copy(tile, tile * kTileL, length - tile * kTileL);
-      commit_copies();
-    }
-    wait_copies<kStages - 1>();
-    prepare(0, length, bias);
-    arrive(kReady);
-    wait_copies<kStages - 2>();
-    prepare(1, length - kTileL, bias);
-    arrive(kReady + 1);
-    int slot = 0;
-    for (int tile = 0; tile < tiles; ++tile) {
-      meet(kDone + tile % 2);
-      const long long t = static_cast<long long>(tile) * kTileL;
-      const int rows = length - tile * kTileL;
-      if constexpr (kHelpersSum) {
-        store(stages + slot * kStageFloats, sums + tile % 2 * kSumFloats, y + t * channels, skip, rows);
-        __syncwarp();  // every lane has read x before its rows are filled again
-      }
-      copy(slot, t + kStages * kTileL, rows - kStages * kTileL);
-      commit_copies();
-      wait_copies<kStages - 2>();
-      prepare((slot + 2) % kStages, rows - 2 * kTileL, bias);
-      if (tile + 2 <= tiles) arrive(kReady + tile % 2);
-      slot = slot + 1 == kStages ? 0 : slot + 1;
     }
   }
 };

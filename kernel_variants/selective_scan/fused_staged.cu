@@ -1,9 +1,10 @@
 // Selective scan, sequential in time, inputs staged through shared memory.
 //
-// A block walks one batch's sequence for kPairsPerBlock neighbouring channels of one group. Tiles of tile_l time steps of
-// x, delta, z, B and C arrive by cp.async, `stages` tiles in flight, so that no thread waits for memory; a thread adds the
-// bias and takes softplus of what it copied itself, once for all threads of a pair. Each thread holds
-// N / threads_per_pair states in registers and sums them over the pair's threads for a group of steps at once.
+// As staged.cu, for problems with options. A block walks one batch's sequence for kPairsPerBlock neighbouring channels of
+// one group. Tiles of tile_l time steps of x, delta, z, B and C arrive by cp.async, `stages` tiles in flight, so that no
+// thread waits for memory; a thread adds the bias and takes softplus of what it copied itself, once for all threads of a
+// pair. Each thread holds N / threads_per_pair states in registers and sums them over the pair's threads for a group of
+// steps at once.
 // Layout: x, delta, z, y [batch, length, channels]; b, c [batch, length, groups, N]; a [channels, N]; skip, bias
 // [channels]; states [batch, channels, N].
 #include "fused.cuh"

@@ -75,22 +75,19 @@ def reference(problem: Problem, inputs: dict[str, torch.Tensor]) -> dict[str, to
     time: beside y, the largest temporaries are STEPS steps of the inputs and one step's state, [B, D, N].
     """
     numbers = {name: inputs[name].double() for name in ("A", "skip", "delta_bias", "initial_state") if name in inputs}
-    per_group = problem["D"] // problem["G"]
+    batch, length, channels, states = (problem[s] for s in "BLDN")
+    groups = (batch, problem["G"], channels // problem["G"])
+    device = inputs["x"].device
     if problem["initial"]:
         state = numbers["initial_state"].clone()
     else:
-        shape = (problem["B"], problem["D"], problem["N"])
-        state = torch.zeros(shape, dtype=torch.float64, device=inputs["x"].device)
-    y = torch.empty(inputs["x"].shape, dtype=torch.float64, device=inputs["x"].device)
-
-    def of_channels(rows: torch.Tensor, t: int) -> torch.Tensor:
-        """One step's row of B_t or C_t for each channel: [B, D, N], or [B, 1, N] where all have the same."""
-        row = rows[:, t]
-        return row[:, None] if row.dim() == 2 else row.repeat_interleave(per_group, dim=1)
-
-    for start in range(0, problem["L"], STEPS):
+        state = torch.zeros(batch, channels, states, dtype=torch.float64, device=device)
+    y = torch.empty(batch, length, channels, dtype=torch.float64, device=device)
+    grouped = state.view(*groups, states)
+    for start in range(0, length, STEPS):
         steps = slice(start, start + STEPS)
         x, delta, b, c = (inputs[name][:, steps].double() for name in ("x", "delta", "B_t", "C_t"))
+        b, c = (rows.reshape(batch, -1, problem["G"], states) for rows in (b, c))
         if problem["bias"]:
             delta = delta + numbers["delta_bias"]
         if problem["softplus"]:
@@ -98,8 +95,8 @@ def reference(problem: Problem, inputs: dict[str, torch.Tensor]) -> dict[str, to
         driven = delta * x
         for t in range(x.shape[1]):
             state *= torch.exp(delta[:, t, :, None] * numbers["A"])
-            state += driven[:, t, :, None] * of_channels(b, t)
-            y[:, start + t] = (state * of_channels(c, t)).sum(-1)
+            grouped += driven[:, t].reshape(*groups, 1) * b[:, t, :, None, :]
+            y[:, start + t] = torch.einsum("bgdn,bgn->bgd", grouped, c[:, t]).reshape(batch, channels)
         if problem["skip"]:
             y[:, steps] += x * numbers["skip"]
         if problem["gate"]:
