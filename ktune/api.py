@@ -17,6 +17,8 @@ from ktune.core.errors import UsageError
 from ktune.core.model import Configuration, Problem, Value
 
 API = 1
+# What a rule calls the problem's dtype.
+DTYPE = "dtype"
 
 Dim3 = tuple[int, int, int]
 
@@ -53,8 +55,8 @@ class Rule:
     """A law that every valid configuration keeps.
 
     law: the sentence shown to a user who breaks it.
-    holds: a predicate whose arguments are named after parameters or sizes of the problem. The rule
-        does not apply where one of its parameters does not exist.
+    holds: a predicate whose arguments are named after parameters or sizes of the problem, or `dtype`, the problem's.
+        The rule does not apply where one of its parameters does not exist.
     """
 
     law: str

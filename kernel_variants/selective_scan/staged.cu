@@ -1,10 +1,13 @@
 // Selective scan, sequential in time, inputs staged through shared memory.
 //
-// A block walks one batch's sequence for kPairsPerBlock neighbouring channels. Tiles of tile_l time steps of x, delta, B
-// and C arrive by cp.async, `stages` tiles in flight, so that no thread waits for memory; each thread holds
-// N / threads_per_pair states in registers and sums them over the pair's threads for a group of steps at once.
-// Layout: x, delta, y [batch, length, channels]; b, c [batch, length, N]; a [channels, N]; skip [channels].
-#include "scan.cuh"
+// As staged.cu, for problems with options. A block walks one batch's sequence for kPairsPerBlock neighbouring channels of
+// one group. Tiles of tile_l time steps of x, delta, z, B and C arrive by cp.async, `stages` tiles in flight, so that no
+// thread waits for memory; a thread adds the bias and takes softplus of what it copied itself, once for all threads of a
+// pair. Each thread holds N / threads_per_pair states in registers and sums them over the pair's threads for a group of
+// steps at once.
+// Layout: x, delta, z, y [batch, length, channels]; b, c [batch, length, groups, N]; a [channels, N]; skip, bias
+// [channels]; states [batch, channels, N].
+#include "options.cuh"
 
 namespace scan {
 
@@ -14,16 +17,25 @@ constexpr int kWidth = config::kVectorWidth;
 constexpr int kBody = kGroup * config::kUnroll;
 constexpr int kPairRows = kTileL * kPairsPerBlock;
 constexpr int kStateRows = kTileL * kPaddedN;
-// One stage: x [tile, pairs], delta [tile, pairs], b [tile, padded N], c [tile, padded N].
-constexpr int kStageFloats = 2 * kPairRows + 2 * kStateRows;
+// One stage, in elements: x, delta and, where it gates, z [tile, pairs]; b and c [tile, padded N]. Then, in fp32, what
+// delta becomes [tile, pairs], if it becomes anything and elements are narrower.
+constexpr int kDelta = kPairRows;
+constexpr int kZ = 2 * kPairRows;
+constexpr int kB = (config::kGate ? 3 : 2) * kPairRows;
+constexpr int kC = kB + kStateRows;
+constexpr bool kWidens = kRaw && sizeof(Element) < sizeof(float);
+constexpr int kElementFloats = (kC + kStateRows) * static_cast<int>(sizeof(Element)) / 4;
+constexpr int kStageFloats = kElementFloats + (kWidens ? kPairRows : 0);
+constexpr int kCopyBytes = kWidth * static_cast<int>(sizeof(Element));
 
 static_assert(kTileL % kBody == 0, "a tile holds whole loop bodies");
 static_assert(kPairsPerBlock % kWidth == 0, "a vector copy stays within a row of the tile");
 static_assert(kN % kWidth == 0, "rows of B and C start at multiples of the vector width");
 static_assert(config::kD % kWidth == 0, "rows of x and delta start at multiples of the vector width");
+static_assert(kCopyBytes >= 4, "cp.async copies 4 bytes at least");
 
 template <int kBytes>
-__device__ __forceinline__ void copy_async(float* to, const float* from, int valid_bytes) {
+__device__ __forceinline__ void copy_async(Element* to, const Element* from, int valid_bytes) {
   const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
   if constexpr (kBytes == 16) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid_bytes) : "memory");
@@ -34,17 +46,18 @@ __device__ __forceinline__ void copy_async(float* to, const float* from, int val
   }
 }
 
-// kTileL rows of kColumns floats into shared rows of kToStride. Rows from `rows` on and columns from `columns` on
+// kTileL rows of kColumns elements into shared rows of kToStride. Rows from `rows` on and columns from `columns` on
 // are filled with zeros (checked only if kGuarded). Where whole rows fall to the block in each pass, a thread's
 // addresses differ by constants from pass to pass.
 template <int kColumns, int kToStride, bool kGuarded>
-__device__ __forceinline__ void copy_tile(float* to, const float* from, long long from_stride, int rows, int columns) {
+__device__ __forceinline__ void copy_tile(Element* to, const Element* from, long long from_stride, int rows,
+                                          int columns) {
   constexpr int kVectors = kColumns / kWidth;
   constexpr int kTotal = kTileL * kVectors;
   constexpr bool kWholeRows = kBlockSize % kVectors == 0;
   constexpr int kRowsPerPass = kWholeRows ? kBlockSize / kVectors : 0;
   const int thread = static_cast<int>(threadIdx.x);
-  const float* thread_from = from + thread / kVectors * from_stride + thread % kVectors * kWidth;
+  const Element* thread_from = from + thread / kVectors * from_stride + thread % kVectors * kWidth;
 #pragma unroll
   for (int pass = 0; pass * kBlockSize < kTotal; ++pass) {
     const int i = pass * kBlockSize + thread;
@@ -52,30 +65,35 @@ __device__ __forceinline__ void copy_tile(float* to, const float* from, long lon
     const int row = kWholeRows ? pass * kRowsPerPass + thread / kVectors : i / kVectors;
     const int column = (kWholeRows ? thread : i) % kVectors * kWidth;
     const bool valid = !kGuarded || (row < rows && column < columns);
-    const float* source =
+    const Element* source =
         kWholeRows ? thread_from + pass * kRowsPerPass * from_stride : from + row * from_stride + column;
-    copy_async<4 * kWidth>(to + row * kToStride + column, valid ? source : from, valid ? 4 * kWidth : 0);
+    copy_async<kCopyBytes>(to + row * kToStride + column, valid ? source : from, valid ? kCopyBytes : 0);
   }
 }
 
 struct Block {
-  const float* x;      // at the block's batch and first channel
-  const float* delta;
-  const float* b;      // at the block's batch
-  const float* c;
+  const Element* x;      // at the block's batch and first channel
+  const Element* delta;
+  const Element* z;
+  const Element* b;      // at the block's batch and group
+  const Element* c;
   long long channels;
   int length;
-  int columns;         // channels of this block that exist
+  int columns;           // channels of this block that exist
 
   template <bool kGuarded>
   __device__ __forceinline__ void copy_stage(float* stage, int t) const {
+    constexpr int kRowStride = kGroups * kN;
+    Element* to = reinterpret_cast<Element*>(stage);
     const int rows = length - t;
     const long long row = t;
-    copy_tile<kPairsPerBlock, kPairsPerBlock, kGuarded>(stage, x + row * channels, channels, rows, columns);
-    copy_tile<kPairsPerBlock, kPairsPerBlock, kGuarded>(stage + kPairRows, delta + row * channels, channels, rows,
-                                                        columns);
-    copy_tile<kN, kPaddedN, kGuarded>(stage + 2 * kPairRows, b + row * kN, kN, rows, kN);
-    copy_tile<kN, kPaddedN, kGuarded>(stage + 2 * kPairRows + kStateRows, c + row * kN, kN, rows, kN);
+    copy_tile<kPairsPerBlock, kPairsPerBlock, kGuarded>(to, x + row * channels, channels, rows, columns);
+    copy_tile<kPairsPerBlock, kPairsPerBlock, kGuarded>(to + kDelta, delta + row * channels, channels, rows, columns);
+    if constexpr (config::kGate) {
+      copy_tile<kPairsPerBlock, kPairsPerBlock, kGuarded>(to + kZ, z + row * channels, channels, rows, columns);
+    }
+    copy_tile<kN, kPaddedN, kGuarded>(to + kB, b + row * kRowStride, kRowStride, rows, kN);
+    copy_tile<kN, kPaddedN, kGuarded>(to + kC, c + row * kRowStride, kRowStride, rows, kN);
   }
 
   // Starts the copy of the tile at step t; a tile beyond the end copies nothing but still counts as a group.
@@ -89,23 +107,64 @@ struct Block {
   }
 };
 
+// Turns delta into what the recurrence takes, each thread where copy_tile let it copy; zeros beyond the sequence stay.
+struct StepSizes {
+  static constexpr int kVectors = kPairsPerBlock / kWidth;
+  static constexpr int kRowsPerPass = kBlockSize / kVectors;
+  static_assert(kBlockSize % kVectors == 0, "a thread copies the same columns of every row");
+  float bias[kWidth];
+
+  __device__ StepSizes(const float* bias_vector, int first_channel, int channels) {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) bias[i] = bias_of(bias_vector, first_channel + column() + i, channels);
+  }
+
+  static __device__ __forceinline__ int column() { return static_cast<int>(threadIdx.x) % kVectors * kWidth; }
+
+  __device__ __forceinline__ void take(float* stage, int rows) const {
+    if constexpr (kRaw) {
+      const Element* from = reinterpret_cast<const Element*>(stage) + kDelta;
+      float* to = kWidens ? stage + kElementFloats : reinterpret_cast<float*>(stage) + kDelta;
+      for (int row = static_cast<int>(threadIdx.x) / kVectors; row < min(rows, kTileL); row += kRowsPerPass) {
+        const int at = row * kPairsPerBlock + column();
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) to[at + i] = step_size(from[at + i], bias[i]);
+      }
+      if constexpr (kWidens) clear(to, rows);
+    }
+  }
+
+  // No copy writes zeros where the widened rows lie.
+  static __device__ void clear(float* to, int rows) {
+    for (int row = rows + static_cast<int>(threadIdx.x) / kVectors; row < kTileL; row += kRowsPerPass) {
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) to[row * kPairsPerBlock + column() + i] = 0.0f;
+    }
+  }
+};
+
 __device__ __forceinline__ void load_group(Step (&steps)[kGroup], const float* stage, int t, const Place& place) {
+  const Element* from = reinterpret_cast<const Element*>(stage);
 #pragma unroll
   for (int i = 0; i < kGroup; ++i) {
     const int pair = (t + i) * kPairsPerBlock + place.pair;
     const int state = (t + i) * kPaddedN + place.part * kStatesPerThread;
-    steps[i].x = stage[pair];
-    steps[i].delta = stage[kPairRows + pair];
-    load_floats<kStatesPerThread, 4>(steps[i].b, stage + 2 * kPairRows + state);
-    load_floats<kStatesPerThread, 4>(steps[i].c, stage + 2 * kPairRows + kStateRows + state);
+    steps[i].x = from[pair];
+    if constexpr (kWidens) {
+      steps[i].delta = stage[kElementFloats + pair];
+    } else {
+      steps[i].delta = from[kDelta + pair];
+    }
+    load_floats<kStatesPerThread, 4>(steps[i].b, from + kB + state);
+    load_floats<kStatesPerThread, 4>(steps[i].c, from + kC + state);
   }
 }
 
 // kTileL steps from a stage. y points at the tile's first step and the thread's channel; with kGuarded only
 // the first `rows` steps are written. Steps beyond `rows` are zeros and leave the states as they are.
 template <bool kGuarded>
-__device__ __forceinline__ void run_tile(const float* stage, float* y, long long channels, int rows, bool writes,
-                                         States& states, Reducer& reducer, const Place& place) {
+__device__ __forceinline__ void run_tile(const float* stage, Element* y, long long channels, int rows, bool writes,
+                                         CarriedStates& states, Reducer& reducer, const Place& place) {
   constexpr int kUnroll = kGuarded ? 1 : config::kUnroll;
   Step next[kGroup];
   if constexpr (config::kRegisterPrefetch) load_group(next, stage, 0, place);
@@ -124,7 +183,14 @@ __device__ __forceinline__ void run_tile(const float* stage, float* y, long long
     for (int i = 0; i < kGroup; ++i) partial[i] = states.advance(steps[i]);
     const float total = reducer.total(partial, place);
     const int step = t + owned_step(place);
-    if (writes && (!kGuarded || step < rows)) y[step * channels] = total;
+    if (writes && (!kGuarded || step < rows)) {
+      if constexpr (config::kGate) {
+        const Element* z = reinterpret_cast<const Element*>(stage) + kZ;
+        y[step * channels] = gated(total, z[step * kPairsPerBlock + place.pair]);
+      } else {
+        y[step * channels] = total;
+      }
+    }
   }
 }
 
@@ -136,7 +202,7 @@ __device__ __forceinline__ void clear_padding(float* stages) {
     for (int i = static_cast<int>(threadIdx.x); i < kStages * 2 * kTileL * kPad; i += kBlockSize) {
       const int row = i / kPad % (2 * kTileL);
       const int stage = i / (kPad * 2 * kTileL);
-      stages[stage * kStageFloats + 2 * kPairRows + row * kPaddedN + kN + i % kPad] = 0.0f;
+      reinterpret_cast<Element*>(stages + stage * kStageFloats)[kB + row * kPaddedN + kN + i % kPad] = 0.0f;
     }
   }
 }
@@ -144,9 +210,12 @@ __device__ __forceinline__ void clear_padding(float* stages) {
 }  // namespace scan
 
 extern "C" __global__ void __launch_bounds__(config::kBlockSize)
-selective_scan_staged(const float* __restrict__ x, const float* __restrict__ delta, const float* __restrict__ a,
-                      const float* __restrict__ b, const float* __restrict__ c, const float* __restrict__ skip,
-                      float* __restrict__ y, int length, int channels_given) {
+selective_scan_staged(const scan::Element* __restrict__ x, const scan::Element* __restrict__ delta,
+                      const float* __restrict__ a, const scan::Element* __restrict__ b,
+                      const scan::Element* __restrict__ c, const float* __restrict__ skip,
+                      scan::Element* __restrict__ y, int length, int channels_given, const float* __restrict__ bias,
+                      const scan::Element* __restrict__ z, const float* __restrict__ initial_states,
+                      float* __restrict__ final_states) {
   using namespace scan;
   extern __shared__ __align__(16) float stages[];
   const int channels = config::kD > 0 ? static_cast<int>(config::kD) : channels_given;
@@ -159,10 +228,12 @@ selective_scan_staged(const float* __restrict__ x, const float* __restrict__ del
 
   const long long rows = static_cast<long long>(batch) * length;
   const long long offset = rows * channels + first;
-  const Block block{x + offset, delta + offset, b + rows * kN, c + rows * kN, channels, length,
+  const long long state = (rows * kGroups + group_of(first, channels)) * kN;
+  const Block block{x + offset, delta + offset, z + offset, b + state, c + state, channels, length,
                     min(kPairsPerBlock, channels - first)};
-  float* out = y + offset + place.pair;
-  States states(a, skip, channel, channels, place);
+  Element* out = y + offset + place.pair;
+  CarriedStates states(a, skip, initial_states, batch, channel, channels, place);
+  const StepSizes step_sizes(bias, first, channels);
   Reducer reducer{stages + kStages * kStageFloats + threadIdx.x / 32 * kReductionFloatsPerWarp};
   clear_padding(stages);
 
@@ -175,6 +246,7 @@ selective_scan_staged(const float* __restrict__ x, const float* __restrict__ del
       block.start(stages, t);
     }
     wait_copies<kStages == 1 ? 0 : kStages - 2>();
+    step_sizes.take(stages + slot * kStageFloats, length - t);
     __syncthreads();  // this tile has arrived for all; the slot before it is free
     if constexpr (kStages > 1) {
       const int free_slot = slot == 0 ? kStages - 1 : slot - 1;
@@ -189,4 +261,5 @@ selective_scan_staged(const float* __restrict__ x, const float* __restrict__ del
     out += static_cast<long long>(kTileL) * channels;
     slot = slot + 1 == kStages ? 0 : slot + 1;
   }
+  states.write(final_states, batch, channel, channels, place);
 }

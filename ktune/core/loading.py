@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import cast
 
-from ktune.api import API, Family
+from ktune.api import API, DTYPE, Family
 from ktune.core.errors import FamilyError, UsageError
 from ktune.core.model import Problem
 from ktune.core.tensor_map import TYPES
@@ -144,7 +144,7 @@ def _check(family: Family, folder: Path) -> None:
                 raise FamilyError(f"{parameter.name} depends on {earlier!r}, which is not a parameter before it")
     for rule in family.rules:
         for argument in rule.arguments:
-            if argument not in sizes and argument not in names:
+            if argument not in sizes and argument not in names and argument != DTYPE:
                 raise FamilyError(
                     f"the rule {rule.law!r} asks for {argument!r}, neither a parameter nor a size of {family.name}"
                 )
@@ -154,7 +154,7 @@ def _check(family: Family, folder: Path) -> None:
 
 def _check_sizes(family: Family) -> None:
     names = [size.name for size in family.sizes]
-    if len(set(names)) != len(names) or "dtype" in names:
+    if len(set(names)) != len(names) or DTYPE in names:
         raise FamilyError(f"sizes of {family.name} need distinct names other than dtype, got {', '.join(names)}")
     options = [size.default is not None for size in family.sizes]
     if options != sorted(options):

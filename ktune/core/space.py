@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from ktune.api import Family, Parameter, Rule
+from ktune.api import DTYPE, Family, Parameter, Rule
 from ktune.core.errors import UsageError
 from ktune.core.identity import configuration_id, space_digest, value_text
 from ktune.core.model import Configuration, Problem, Value
@@ -111,10 +111,8 @@ class Space:
         for problem in self.problems:
             for rule in self.family.rules:
                 if not _keeps(rule, dict(configuration), problem):
-                    shown = ", ".join(
-                        f"{a}={value_text(configuration[a]) if a in configuration else problem[a]}"
-                        for a in rule.arguments
-                    )
+                    values = {DTYPE: problem.dtype, **problem.by_name, **configuration}
+                    shown = ", ".join(f"{a}={value_text(values[a])}" for a in rule.arguments)
                     return f"{rule.law}; got {shown} for {problem.label}"
         return None
 
@@ -255,6 +253,8 @@ def _keeps(rule: Rule, chosen: Mapping[str, Value], problem: Problem) -> bool:
             arguments[name] = chosen[name]
         elif name in problem.by_name:
             arguments[name] = problem[name]
+        elif name == DTYPE:
+            arguments[name] = problem.dtype
         else:
             return True
     return bool(rule.holds(**arguments))

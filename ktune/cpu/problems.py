@@ -31,7 +31,7 @@ def small_problems(loaded: LoadedFamily, variant: Variant, problem: Problem) -> 
     checks = check_problems(family, variant, problem)
     largest = max(checks, key=lambda check: family.cost(check).flops)
     around = [near for name in _dimensions(family) for near in _around(family, variant, largest, name)]
-    alike = [p for p in loaded.named_problems.values() if p.dtype == problem.dtype]
+    alike = [p for p in loaded.named_problems.values() if p.dtype == problem.dtype and _is_small(family, p)]
     named = [p for p in alike if not broken_laws(family, variant.configuration, p)]
     others = [p for p in (*around, *named) if _serves(family, variant, p) and _is_small(family, p)]
     return tuple(dict.fromkeys((*checks, *others)))

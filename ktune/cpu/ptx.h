@@ -20,6 +20,7 @@ __forceinline__ void tanh_approx_f32(float& to, float x) { to = tanhf(x); }
 __forceinline__ void fma_rn_f32(float& to, float a, float b, float c) { to = fmaf(a, b, c); }
 __forceinline__ void mul_f32(float& to, float a, float b) { to = a * b; }
 __forceinline__ void add_f32(float& to, float a, float b) { to = a + b; }
+__forceinline__ void cvt_rn_bf16_f32(unsigned short& to, float x) { to = __nv_bfloat16_raw(__nv_bfloat16(x)).x; }
 
 template <class T, class S>
 __forceinline__ void mov_u32(T& to, S from) { to = static_cast<T>(from); }
@@ -63,6 +64,10 @@ __forceinline__ void bar_sync(int id, KTUNE_SITE_) { meet_block(id, 0, Vote::non
 __forceinline__ void bar_arrive(int id, int threads, KTUNE_SITE_) {
   arrive_block(id, threads, KTUNE_AT_("bar.arrive"));
 }
+
+// Launches run one after another.
+__forceinline__ void griddepcontrol_wait() {}
+__forceinline__ void griddepcontrol_launch_dependents() {}
 
 __forceinline__ void membar_cta() {}
 __forceinline__ void membar_gl() {}

@@ -111,7 +111,7 @@ class Kernel:
     def __init__(self, handle: Any, name: str) -> None:
         self.handle = handle
         self.name = name
-        # One limit serves every launch of the kernel, and launches for a small problem may follow those for a large one.
+        # One limit serves every launch of the kernel, and a launch for a small problem may follow one for a large one.
         self._smem_allowed = 0
 
     @property

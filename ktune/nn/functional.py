@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 
 from ktune.core.errors import UsageError
-from ktune.nn import operators, plain
+from ktune.nn import operators, scan
 
 Layout = Literal["BLD", "BDL"]
 
@@ -25,31 +24,38 @@ def selective_scan(
     delta_softplus: bool = False,
     return_last_state: bool = False,
     *,
+    initial_state: torch.Tensor | None = None,
     layout: Layout = "BLD",
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
-    """The selective scan, float32: y, or (y, last state [B, D, N]).
+    """The selective scan: y of u's dtype, or (y, last state [B, D, N] float32). All options are part of the kernel.
 
-    layout: "BLD" has u, delta, z and y [B, L, D], B and C [B, L, N], and copies nothing. "BDL", with time last, has u,
-    delta, z and y [B, D, L], B and C [B, N, L], and is copied to the other one. A is [D, N], D and delta_bias [D].
-    delta_bias and delta_softplus come before the scan; z gates it: y silu(z). These and the last state are separate
-    PyTorch operations around the kernel. There is no backward pass.
+    layout: "BLD" has u, delta, z and y [B, L, D], B and C [B, L, N] or, with groups of channels, [B, L, G, N], and
+    copies nothing. "BDL", with time last, has u, delta, z and y [B, D, L], B and C [B, N, L] or [B, G, N, L], and is
+    copied to the other one. A is [D, N], D and delta_bias [D], initial_state (the last state before) [B, D, N].
+    delta_bias and delta_softplus come before the scan; z gates it: y silu(z). u, delta, B, C and z are float32 or all
+    bfloat16, the others float32, as is the state within. There is no backward pass.
     """
     if layout not in ("BLD", "BDL"):
         raise UsageError(f'layout must be "BLD" or "BDL", got {layout!r}')
     if torch.is_autocast_enabled(u.device.type):
-        u, delta, A, B, C, D, z, delta_bias = _widened(u, delta, A, B, C, D, z, delta_bias)
+        u, delta, A, B, C, D, z, delta_bias, initial_state = _widened(
+            u, delta, A, B, C, D, z, delta_bias, initial_state
+        )  # fmt: skip
         with torch.autocast(u.device.type, enabled=False):
-            return selective_scan(u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state, layout=layout)
+            return selective_scan(
+                u, delta, A, B, C, D, z, delta_bias, delta_softplus, return_last_state,
+                initial_state=initial_state, layout=layout,
+            )  # fmt: skip
     if layout == "BDL":
-        u, delta, B, C = (_turned(tensor) for tensor in (u, delta, B, C))
+        u, delta, B, C = _turned(u), _turned(delta), _time_second(B), _time_second(C)
         z = None if z is None else _turned(z)
-    delta = delta if delta_bias is None else delta + delta_bias
-    delta = F.softplus(delta) if delta_softplus else delta
-    y: torch.Tensor = operators.selective_scan(u, delta, A, B, C, D)
-    if z is not None:
-        y = y * F.silu(z)
-    y = _turned(y) if layout == "BDL" else y
-    return (y, plain.last_state(u, delta, A, B)) if return_last_state else y
+    given = (u, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state)
+    y: torch.Tensor
+    if return_last_state:
+        y, state = scan.selective_scan_with_state(*given)
+        return (_turned(y) if layout == "BDL" else y), state
+    y = scan.selective_scan(*given)
+    return _turned(y) if layout == "BDL" else y
 
 
 def projections(
@@ -91,5 +97,12 @@ def _widened(*tensors: torch.Tensor | None) -> list[Any]:
 def _turned(tensor: torch.Tensor) -> torch.Tensor:
     """Its last two dimensions exchanged."""
     if tensor.dim() != 3:
-        raise UsageError(f"tensors of the scan have three dimensions, got {list(tensor.shape)}; B and C have no groups")
+        raise UsageError(f"u, delta and z have three dimensions, got {list(tensor.shape)}")
     return tensor.transpose(1, 2)
+
+
+def _time_second(tensor: torch.Tensor) -> torch.Tensor:
+    """[B, N, L] as [B, L, N], [B, G, N, L] as [B, L, G, N]."""
+    if tensor.dim() not in (3, 4):
+        raise UsageError(f"B and C have three dimensions, or four with groups, got {list(tensor.shape)}")
+    return tensor.movedim(-1, 1)

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -56,17 +56,24 @@ _lock = threading.RLock()
 _warned: set[str] = set()
 
 
-def prepare(family: str, *, device: torch.device | str = "cuda", scale: float | None = None, **sizes: int) -> str:
+def prepare(
+    family: str,
+    *,
+    device: torch.device | str = "cuda",
+    scale: float | None = None,
+    **sizes: int | str | torch.dtype,
+) -> str:
     """Choose, build and load the kernel for these sizes now, rather than in the first call; the configuration's id.
 
-    family: "selective_scan" (sizes B, L, D, N), "projections" (R, P, S, K) or "linear_swish_scale" (M, N, K; scale 2.0
-    if not given).
+    family: "selective_scan" (sizes B, L, D, N, options as `ktune list selective_scan` names them, such as softplus=1,
+        and dtype), "projections" (R, P, S, K) or "linear_swish_scale" (M, N, K; scale 2.0 if not given).
     EnvironmentFault where the layer would be computed by plain PyTorch operations, with the reason.
     """
-    problem = load_family(family).family.problem_of(sizes)
+    dtype = str(sizes.pop("dtype", "")).removeprefix("torch.")
+    problem = load_family(family).family.problem_of(cast(dict[str, int], sizes), dtype)
     if family == "linear_swish_scale":
         scale = 2.0 if scale is None else scale
-    wanted = Wanted(family, problem.sizes, _indexed(torch.device(device)), scale)
+    wanted = Wanted(family, problem.sizes, _indexed(torch.device(device)), scale, problem.dtype)
     with _lock:
         if isinstance(_found.get(wanted), str):
             # what was missing may have been installed since

@@ -13,34 +13,55 @@ def selective_scan(
     B: torch.Tensor,
     C: torch.Tensor,
     D: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    delta_bias: torch.Tensor | None = None,
+    delta_softplus: bool = False,
+    initial_state: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """y [B, L, D]: h_t = exp(delta_t A) h_{t-1} + delta_t x_t B_t, y_t = h_t C_t + x_t D, step by step.
+    """y [B, L, D] of x's dtype: the first of what `selective_scan_with_state` returns."""
+    return selective_scan_with_state(x, delta, A, B, C, D, z, delta_bias, delta_softplus, initial_state)[0]
 
-    x and delta [B, L, D], A [D, N], B and C [B, L, N], D [D]. The largest temporary is one step's state, [B, D, N].
+
+def selective_scan_with_state(
+    x: torch.Tensor,
+    delta: torch.Tensor,
+    A: torch.Tensor,
+    B: torch.Tensor,
+    C: torch.Tensor,
+    D: torch.Tensor | None = None,
+    z: torch.Tensor | None = None,
+    delta_bias: torch.Tensor | None = None,
+    delta_softplus: bool = False,
+    initial_state: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y [B, L, D], the state after the last step [B, D, N]), step by step, from initial_state [B, D, N] or 0.
+
+    h_t = exp(delta_t A) h_{t-1} + delta_t x_t B_t, y_t = (h_t C_t + x_t D) silu(z_t); delta is delta + delta_bias, then
+    softplus of it, where these are asked for. x, delta and z [B, L, D], A [D, N], B and C [B, L, N], or [B, L, G, N]
+    where each D / G neighbouring channels have rows of their own, D and delta_bias [D]. Narrow inputs are widened to
+    float32, the state is not narrowed. The largest temporary is one step's state.
     """
-    driven = delta * x
-    state = x.new_zeros(x.shape[0], x.shape[2], A.shape[1])
+    wide = torch.promote_types(x.dtype, torch.float32)
+    inputs, steps = x.to(wide), delta.to(wide)
+    steps = steps if delta_bias is None else steps + delta_bias
+    steps = F.softplus(steps) if delta_softplus else steps
+    driven = steps * inputs
+    batch, length, channels = x.shape
+    state = inputs.new_zeros(batch, channels, A.shape[1]) if initial_state is None else initial_state.to(wide)
     rows = []
-    for t in range(x.shape[1]):
-        state = torch.exp(delta[:, t, :, None] * A) * state + driven[:, t, :, None] * B[:, t, None, :]
-        rows.append((state * C[:, t, None, :]).sum(-1))
-    y = torch.stack(rows, dim=1) if rows else torch.zeros_like(x)
-    return y if D is None else y + x * D
+    for t in range(length):
+        state = torch.exp(steps[:, t, :, None] * A) * state + driven[:, t, :, None] * _row(B, t, channels).to(wide)
+        rows.append((state * _row(C, t, channels).to(wide)).sum(-1))
+    y = torch.stack(rows, dim=1) if rows else torch.zeros_like(inputs)
+    y = y if D is None else y + inputs * D
+    y = y if z is None else y * F.silu(z.to(wide))
+    return y.to(x.dtype), state
 
 
-def last_state(x: torch.Tensor, delta: torch.Tensor, A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
-    """The state after the last step, [B, D, N], without a loop over time.
-
-    h_L = sum_t exp(A sum_{s > t} delta_s) delta_t x_t B_t. One pass over [B, L, D] for each of the N states.
-    """
-    # summed from the end, where terms that still matter are small sums
-    later = torch.flip(torch.cumsum(torch.flip(delta, (1,)), dim=1), (1,)) - delta
-    driven = delta * x
-    states = [
-        torch.einsum("bld,bl->bd", torch.exp(later * A[:, n]) * driven, B[:, :, n].contiguous())
-        for n in range(A.shape[1])
-    ]
-    return torch.stack(states, dim=-1) if states else x.new_zeros(x.shape[0], x.shape[2], 0)
+def _row(tensor: torch.Tensor, t: int, channels: int) -> torch.Tensor:
+    """One step of B or C for each channel: [B, D, N], or [B, 1, N] where all have the same."""
+    row = tensor[:, t]
+    return row[:, None] if row.dim() == 2 else row.repeat_interleave(channels // row.shape[1], dim=1)
 
 
 def projections(

@@ -61,15 +61,56 @@ def scan_tensors(
     }
 
 
-def scan_in_float64(u, delta, A, B, C, D=None):
+def scan_options(given: dict[str, torch.Tensor], groups: int = 1, seed: int = 5) -> dict[str, torch.Tensor]:
+    """The same arguments with all options: bias, gate, initial state, and B and C in groups."""
+    u, states = given["u"], given["A"].shape[1]
+    batch, length, channels = u.shape
+    generator = torch.Generator(device=u.device).manual_seed(seed)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator, device=u.device)
+
+    found = {
+        "delta": normal(batch, length, channels),
+        "z": 3 * normal(batch, length, channels),
+        "delta_bias": normal(channels),
+        "initial_state": normal(batch, channels, states),
+    }
+    if groups > 1:
+        found |= {"B": normal(batch, length, groups, states), "C": normal(batch, length, groups, states)}
+    return {**given, **found}
+
+
+def narrowed(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """u, delta, B, C and z in bfloat16."""
+    return {
+        name: tensor.bfloat16() if name in ("u", "delta", "B", "C", "z") else tensor for name, tensor in given.items()
+    }
+
+
+def scan_in_float64(u, delta, A, B, C, D=None, z=None, delta_bias=None, delta_softplus=False, initial_state=None):
     """(y, last state) by the definition, in float64."""
     u, delta, A, B, C = (tensor.double() for tensor in (u, delta, A, B, C))
-    h = torch.zeros(u.shape[0], u.shape[2], A.shape[1], dtype=torch.float64, device=u.device)
+    batch, length, channels = u.shape
+    if B.dim() == 3:
+        B, C = B[:, :, None], C[:, :, None]
+    group = torch.arange(channels, device=u.device) // (channels // B.shape[2])
+    if delta_bias is not None:
+        delta = delta + delta_bias.double()
+    if delta_softplus:
+        delta = torch.log1p(torch.exp(delta))
+    h = torch.zeros(batch, channels, A.shape[1], dtype=torch.float64, device=u.device)
+    if initial_state is not None:
+        h = initial_state.double()
     y = torch.empty_like(u)
-    for t in range(u.shape[1]):
-        h = torch.exp(delta[:, t, :, None] * A) * h + (delta * u)[:, t, :, None] * B[:, t, None, :]
-        y[:, t] = (h * C[:, t, None, :]).sum(-1)
-    return (y if D is None else y + u * D.double()), h
+    for t in range(length):
+        h = torch.exp(delta[:, t, :, None] * A) * h + (delta * u)[:, t, :, None] * B[:, t, group]
+        y[:, t] = (h * C[:, t, group]).sum(-1)
+    if D is not None:
+        y = y + u * D.double()
+    if z is not None:
+        y = y * z.double() / (1 + torch.exp(-z.double()))
+    return y, h
 
 
 def swish_in_float64(x, weight, bias, scale):
@@ -101,6 +142,7 @@ def projections_in_float64(x, W_delta, W_B, W_C, bias):
 
 
 def assert_within_tolerance(found: torch.Tensor, expected: torch.Tensor) -> None:
-    """|y - ref| <= 1e-4 + 1e-4 |ref|, elementwise."""
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+    """|y - ref| <= 1e-4 + 1e-4 |ref|, elementwise; for bfloat16, which is rounded to at the end, 2^-8 |ref| more."""
+    assert found.dtype in (torch.float32, torch.bfloat16)
+    rounding = 2**-8 if found.dtype == torch.bfloat16 else 0.0
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4 + rounding, atol=1e-4)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from plain_layers import scan_tensors
+from plain_layers import narrowed, scan_options, scan_tensors
 
 import ktune.nn
 from ktune.api import KernelLaunch, Plan, Scalar
@@ -18,6 +18,7 @@ from ktune.core.space import Space
 from ktune.nn import executable, kernels
 from ktune.nn.executable import check_limits, with_float
 from ktune.nn.kernels import Wanted, find
+from ktune.nn.scan import Given, wanted
 
 CPU = torch.device("cpu")
 SIZES = (("M", 128), ("N", 4096), ("K", 4096))
@@ -77,6 +78,33 @@ def test_preparing_asks_for_every_size_and_no_other() -> None:
         ktune.nn.prepare("linear_swish_scale", M=1, N=0, K=2)
     with pytest.raises(UsageError, match="give both"):
         ktune.nn.SelectiveScan(3, 4, batch=2).prepare()
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("final", [False, True])
+def test_a_scan_asks_for_the_problem_that_its_arguments_are(groups: int, final: bool) -> None:
+    given = scan_tensors(2, 5, 4, 3)
+    family = load_family("selective_scan").family
+    sizes = {"B": 2, "L": 5, "D": 4, "N": 3, "final": int(final)}
+    found = wanted(Given(*given.values(), None, None, False, None), final)
+    assert family.problem(**sizes).sizes == found.sizes
+    full = narrowed(scan_options(given, groups))
+    full["D"] = None
+    found = wanted(Given(full.pop("u"), delta_softplus=True, **full), final)
+    options = {"G": groups, "bias": 1, "softplus": 1, "gate": 1, "skip": 0, "initial": 1}
+    problem = family.problem(**sizes, **options, dtype="bfloat16")
+    assert (problem.sizes, problem.dtype) == (found.sizes, found.dtype)
+
+
+@pytest.mark.build
+def test_the_kernel_for_options_is_the_one_that_prepare_makes(suited, loads) -> None:
+    options = {"softplus": 1, "bias": 1, "gate": 1}
+    ktune.nn.prepare("selective_scan", device="cpu", B=2, L=8, D=64, N=16, **options, dtype=torch.bfloat16)
+    given = narrowed(scan_options(scan_tensors(2, 8, 64, 16)))
+    given["initial_state"] = None
+    before = dict(kernels._found)
+    assert find(wanted(Given(given.pop("u"), delta_softplus=True, **given), False)) in before.values()
+    assert kernels._found == before and len(loads) == 1
 
 
 @pytest.mark.build

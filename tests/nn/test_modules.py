@@ -16,9 +16,11 @@ from plain_layers import (
     PlainScan,
     PlainSwish,
     assert_within_tolerance,
+    narrowed,
     projection_tensors,
     projections_in_float64,
     scan_in_float64,
+    scan_options,
     scan_tensors,
     swish_in_float64,
 )
@@ -149,9 +151,7 @@ def test_the_scan_is_within_tolerance_of_float64() -> None:
 def test_the_last_state_after_strong_decay_is_within_tolerance() -> None:
     given = scan_tensors(1, 600, 3, 2)
     given["delta"] = given["delta"] * 20
-    assert_within_tolerance(
-        plain.last_state(given["u"], given["delta"], given["A"], given["B"]), scan_in_float64(**given)[1]
-    )
+    assert_within_tolerance(ktune.nn.selective_scan(**given, return_last_state=True)[1], scan_in_float64(**given)[1])
 
 
 def test_bias_softplus_and_gate_are_applied_around_the_scan() -> None:
@@ -161,6 +161,42 @@ def test_bias_softplus_and_gate_are_applied_around_the_scan() -> None:
     expected, _ = scan_in_float64(**{**given, "delta": F.softplus(raw.double() + bias.double())})
     assert isinstance(found, torch.Tensor)
     assert_within_tolerance(found, expected * F.silu(z.double()))
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_all_options_together_are_within_tolerance_of_the_definition(dtype: torch.dtype, groups: int) -> None:
+    given = scan_options(scan_tensors(2, 11, 6, 3), groups)
+    given = narrowed(given) if dtype == torch.bfloat16 else given
+    y, state = ktune.nn.selective_scan(**given, delta_softplus=True, return_last_state=True)
+    expected, expected_state = scan_in_float64(**given, delta_softplus=True)
+    assert y.dtype == dtype and state.dtype == torch.float32
+    assert_within_tolerance(y, expected)
+    assert_within_tolerance(state, expected_state)
+    found = ktune.nn.selective_scan(**given, delta_softplus=True)
+    assert isinstance(found, torch.Tensor) and torch.equal(found, y)
+
+
+def test_two_calls_with_the_state_carried_over_are_one() -> None:
+    given = scan_options(scan_tensors(2, 11, 6, 3), groups=2)
+    whole, last = ktune.nn.selective_scan(**given, delta_softplus=True, return_last_state=True)
+    state, parts = given.pop("initial_state"), []
+    for rows in (slice(0, 4), slice(4, 11)):
+        part = {name: given[name][:, rows] for name in ("u", "delta", "B", "C", "z")}
+        y, state = ktune.nn.selective_scan(
+            **{**given, **part}, initial_state=state, delta_softplus=True, return_last_state=True
+        )
+        parts.append(y)
+    torch.testing.assert_close(torch.cat(parts, 1), whole)
+    torch.testing.assert_close(state, last)
+
+
+def test_time_last_with_groups_is_the_same_scan_turned() -> None:
+    given = scan_options(scan_tensors(2, 11, 6, 3), groups=2)
+    turned = {name: given[name].movedim(1, -1) for name in ("u", "delta", "B", "C", "z")}
+    y = ktune.nn.selective_scan(**given)
+    y_turned = ktune.nn.selective_scan(**{**given, **turned}, layout="BDL")
+    torch.testing.assert_close(y_turned, y.transpose(1, 2))
 
 
 def test_time_last_is_the_same_scan_turned() -> None:
@@ -206,6 +242,12 @@ def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
     given = scan_tensors(2, 5, 4, 3)
     with pytest.raises(UsageError, match="B must be float32"):
         ktune.nn.selective_scan(**{**given, "B": given["B"].to(dtype)})
+    with pytest.raises(UsageError, match="A must be float32"):
+        ktune.nn.selective_scan(**{**narrowed(given), "A": given["A"].to(dtype)})
+    with pytest.raises(UsageError, match=r"delta must be bfloat16, got torch\.float32"):
+        ktune.nn.selective_scan(**{**narrowed(given), "delta": given["delta"]})
+    with pytest.raises(UsageError, match=r"x must be float32 or bfloat16, got torch\.float16"):
+        ktune.nn.selective_scan(**{name: tensor.half() for name, tensor in given.items()})
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
@@ -227,8 +269,14 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
         ktune.nn.projections(**{**projected, "bias": torch.zeros(3)})
     with pytest.raises(UsageError, match="layout must be"):
         ktune.nn.selective_scan(**given, layout="LBD")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="have no groups"):
-        ktune.nn.selective_scan(**{**given, "B": torch.zeros(2, 1, 3, 5)}, layout="BDL")
+    with pytest.raises(UsageError, match=r"C must be \[2, 5, 2, 3\]"):
+        ktune.nn.selective_scan(**{**given, "B": torch.zeros(2, 5, 2, 3)})
+    with pytest.raises(UsageError, match="groups of B and C must divide the 4 channels, got 3"):
+        ktune.nn.selective_scan(**{**given, "B": torch.zeros(2, 5, 3, 3)})
+    with pytest.raises(UsageError, match=r"z must be \[2, 5, 4\]"):
+        ktune.nn.selective_scan(**given, z=torch.zeros(2, 5, 3))
+    with pytest.raises(UsageError, match=r"initial_state must be \[2, 4, 3\]"):
+        ktune.nn.selective_scan(**given, initial_state=torch.zeros(2, 3, 4))
 
 
 def test_asking_for_a_gradient_says_that_there_is_none() -> None:
@@ -264,6 +312,15 @@ def test_the_scan_operator_keeps_the_contract_of_operators(states: int) -> None:
     given = tuple(scan_tensors(2, 5, 4, states).values())
     torch.library.opcheck(torch.ops.ktune.selective_scan.default, given)
     torch.library.opcheck(torch.ops.ktune.selective_scan.default, (*given[:-1], None))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_scan_operators_with_options_keep_the_contract_of_operators(dtype: torch.dtype) -> None:
+    given = scan_options(scan_tensors(2, 5, 4, 3), groups=2)
+    given = narrowed(given) if dtype == torch.bfloat16 else given
+    given["x"] = given.pop("u")
+    for operator in (torch.ops.ktune.selective_scan, torch.ops.ktune.selective_scan_with_state):
+        torch.library.opcheck(operator.default, (), {**given, "delta_softplus": True})
 
 
 @pytest.mark.parametrize("shape", [(7,), (2, 3, 7), (0, 7)])

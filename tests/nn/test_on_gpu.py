@@ -12,9 +12,11 @@ from plain_layers import (
     PlainScan,
     PlainSwish,
     assert_within_tolerance,
+    narrowed,
     projection_tensors,
     projections_in_float64,
     scan_in_float64,
+    scan_options,
     scan_tensors,
     swish_in_float64,
 )
@@ -76,6 +78,35 @@ def test_the_scan_is_within_tolerance_by_a_kernel(shape: tuple[int, int, int, in
     assert_within_tolerance(ktune.nn.selective_scan(**given), scan_in_float64(**given)[0])
     given.pop("D")
     assert_within_tolerance(ktune.nn.selective_scan(**given), scan_in_float64(**given)[0])
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 1, 4, 1), (3, 130, 40, 5), (2, 257, 512, 16), (1, 100, 64, 256)], ids=str)
+def test_the_scan_with_all_options_is_within_tolerance_by_a_kernel(
+    shape: tuple[int, int, int, int], dtype: torch.dtype, groups: int
+) -> None:
+    given = scan_options(scan_tensors(*shape, device="cuda"), groups)
+    given = narrowed(given) if dtype == torch.bfloat16 else given
+    expected, expected_state = scan_in_float64(**given, delta_softplus=True)
+    y, state = ktune.nn.selective_scan(**given, delta_softplus=True, return_last_state=True)
+    assert_within_tolerance(y, expected)
+    assert_within_tolerance(state, expected_state)
+    assert torch.equal(ktune.nn.selective_scan(**given, delta_softplus=True), y)
+
+
+def test_two_calls_with_the_state_carried_over_are_one() -> None:
+    given = scan_options(scan_tensors(2, 300, 256, 16, device="cuda"))
+    expected, expected_state = scan_in_float64(**given, delta_softplus=True)
+    state, parts = given.pop("initial_state"), []
+    for rows in (slice(0, 101), slice(101, 300)):
+        part = {name: given[name][:, rows] for name in ("u", "delta", "B", "C", "z")}
+        y, state = ktune.nn.selective_scan(
+            **{**given, **part}, initial_state=state, delta_softplus=True, return_last_state=True
+        )
+        parts.append(y)
+    assert_within_tolerance(torch.cat(parts, 1), expected)
+    assert_within_tolerance(state, expected_state)
 
 
 @pytest.mark.parametrize("shape", LINEAR_SHAPES, ids=str)

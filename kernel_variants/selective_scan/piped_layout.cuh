@@ -1,0 +1,60 @@
+// What the two halves of the piped scan's blocks agree on: the layout of shared memory, and their barriers.
+//
+// A stage is rows of time in fp32: x [pairs], delta [pairs], where it gates z [pairs], b [N], c [N]; then, where elements
+// are narrower, the same rows as they land.
+#pragma once
+
+#include "options.cuh"
+
+namespace scan {
+
+// A pair's parts lie in kThreadsPerPair warps whose lanes are 32 channels, and helper warps sum them; otherwise they are
+// lanes of one warp, which sums them itself.
+constexpr bool kHelpersSum = config::kReduction == config::Reduction::shared;
+constexpr int kTileL = config::kTileL;
+constexpr int kStages = config::kStages;
+constexpr int kAhead = config::kExpAhead;
+constexpr int kHelpers = config::kHelpers;
+constexpr int kWarps = kBlockSize / 32;
+constexpr int kThreads = kBlockSize + 32 * kHelpers;
+// Steps of x and delta that one load brings, and of y that one store takes.
+constexpr int kSteps = 4;
+// How many steps before its exponentials x and delta are loaded, in whole kSteps, and before its use B and C.
+constexpr int kInputAhead = kAhead < kSteps ? kSteps : 2 * kSteps;
+constexpr int kRowAhead = config::kRowAhead;
+constexpr int kRing = 8;
+constexpr int kBody = config::kUnroll * kSteps;
+constexpr int kDelta = kPairsPerBlock;
+constexpr int kZ = 2 * kPairsPerBlock;
+constexpr int kB = (config::kGate ? 3 : 2) * kPairsPerBlock;
+constexpr int kC = kB + kN;
+constexpr int kRow = kC + kN;
+constexpr bool kWidens = sizeof(Element) < sizeof(float);
+constexpr int kLandingFloats = kWidens ? kTileL * kRow * static_cast<int>(sizeof(Element)) / 4 : 0;
+constexpr int kStageFloats = kTileL * kRow + kLandingFloats;
+// Elements of one 16-byte copy.
+constexpr int kVector = 16 / static_cast<int>(sizeof(Element));
+// Sums of one tile: [warp][tile / kSteps][lane][kSteps].
+constexpr int kSumFloats = kHelpersSum ? kWarps * kTileL * 32 : 0;
+constexpr int kHelperRows = kTileL / kHelpers;
+
+static_assert(kTileL % kBody == 0 && kBody % kRing == 0, "a tile holds whole bodies, a body whole turns of the rings");
+static_assert(kHelperRows % kSteps == 0, "a helper warp sums whole groups of steps");
+static_assert(kPairsPerBlock % 32 == 0, "a helper's lanes are channels");
+static_assert(kN % kVector == 0, "rows of B and C are whole 16-byte vectors");
+static_assert(kN % kThreadsPerPair == 0, "parts are whole states");
+static_assert(kHelpersSum ? kWarps % kThreadsPerPair == 0 : kPairsPerWarp % 4 == 0,
+              "the parts of a pair are warps of the block, or lanes of a warp, at least 4 channels side by side");
+static_assert(kHelpersSum || kBody % kGroup == 0, "a body holds whole groups of the reduction");
+static_assert(kStages >= 2, "a tile lands while another is computed");
+
+enum Barrier : int { kReady = 1, kDone = 3 };  // two of each, for even and odd tiles
+
+__device__ __forceinline__ void arrive(int barrier) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+__device__ __forceinline__ void meet(int barrier) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
+}
+
+}  // namespace scan
