@@ -134,7 +134,9 @@ def test_inputs_of_every_kind_are_finite_random_and_have_a_finite_reference(kind
 
 def test_check_problems_are_served_by_the_same_binary():
     rng = random.Random(0)
-    for problem in (RECORD, *(LOADED.named_problems[name] for name in ("tails", "one", "mamba-block-bf16", "vmamba"))):
+    narrow = FAMILY.problem(B=2, L=100, D=64, N=16, **BLOCK, **STATES, dtype="bfloat16")
+    grouped = FAMILY.problem(B=2, L=100, D=256, N=16, G=4, final=1)
+    for problem in (RECORD, LOADED.named_problems["tails"], LOADED.named_problems["one"], narrow, grouped):
         space = Space(FAMILY, [problem])
         for _ in range(200):
             configuration = space.sample(rng)
