@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from ktune.api import Family
 from ktune.build.builder import Builder
 from ktune.build.toolchain import find_toolchain
 from ktune.core.identity import configuration_id
@@ -47,6 +48,22 @@ HARD_SIZES = {
 }  # fmt: skip
 SAMPLED = 6
 
+# Options and dtypes beside the first of HARD_SIZES' dimensions.
+BLOCK = {"bias": 1, "softplus": 1, "gate": 1, "final": 1}
+ALL = {**BLOCK, "initial": 1, "skip": 0}
+HARD_OPTIONS: dict[str, list[dict[str, int | str]]] = {
+    "selective_scan": [
+        {"B": 3, "L": 1, "D": 40, "N": 16, **ALL},
+        {"B": 2, "L": 1023, "D": 40, "N": 16, **BLOCK},
+        {"B": 2, "L": 65, "D": 256, "N": 16, **ALL, "G": 4},
+        {"B": 2, "L": 65, "D": 33, "N": 5, **ALL, "G": 3},
+        {"B": 1, "L": 129, "D": 64, "N": 256, **ALL},
+        {"B": 2, "L": 1023, "D": 40, "N": 16, "dtype": "bfloat16"},
+        {"B": 2, "L": 257, "D": 256, "N": 64, **ALL, "G": 2, "dtype": "bfloat16"},
+        {"B": 3, "L": 31, "D": 33, "N": 5, **BLOCK, "dtype": "bfloat16"},
+    ],
+}
+
 
 class Bench:
     """An evaluator for one family, kept for all of its problems."""
@@ -66,6 +83,15 @@ class Bench:
         self.builder.close()
 
 
+def hard_problems(family: Family) -> list[Problem]:
+    dimensions = [size.name for size in family.sizes if size.default is None]
+    found = [family.problem(**dict(zip(dimensions, sizes, strict=True))) for sizes in HARD_SIZES[family.name]]
+    for given in HARD_OPTIONS.get(family.name, []):
+        sizes = {name: size for name, size in given.items() if name != "dtype"}
+        found.append(family.problem_of(sizes, str(given.get("dtype", ""))))  # type: ignore[arg-type]
+    return found
+
+
 @pytest.fixture(params=shipped_families())
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """For one test: until it is closed, no other process can measure."""
@@ -77,8 +103,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 def test_sampled_configurations_are_right_at_hard_sizes(bench: Bench) -> None:
     family = bench.loaded.family
     rng = random.Random(11)
-    for sizes in HARD_SIZES[family.name]:
-        problem = family.problem(**dict(zip([s.name for s in family.sizes if s.default is None], sizes, strict=True)))
+    for problem in hard_problems(family):
         space = Space(family, [problem])
         points = [space.default, *(space.sample(rng) for _ in range(SAMPLED))]
         points += [next(p for p in space if p["algorithm"] == a) for a in {p["algorithm"] for p in space.points}]

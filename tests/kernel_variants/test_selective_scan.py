@@ -125,6 +125,19 @@ def test_tensors_of_problems_with_options_are_what_the_reference_makes(name):
     assert {t.name: t.shape for t in FAMILY.outputs(small)} == {name: tuple(y.shape) for name, y in found.items()}
 
 
+@pytest.mark.parametrize("dtype", FAMILY.dtypes)
+@pytest.mark.parametrize("options", [{}, {**BLOCK, **STATES, "G": 2}], ids=["plain", "all-options"])
+def test_the_eager_peer_agrees_with_the_reference(options, dtype):
+    problem = FAMILY.problem(B=2, L=9, D=6, N=4, **options, dtype=dtype)
+    reference, peers = LOADED.module("reference"), LOADED.module("peers")
+    given = reference.inputs(problem, seed=8)
+    found, expected = peers.prepare_eager(problem, given)(), reference.reference(problem, given)
+    assert found.keys() == expected.keys()
+    tolerance = FAMILY.tolerance_of(problem)
+    for name, truth in expected.items():
+        torch.testing.assert_close(found[name].double(), truth, rtol=tolerance.relative, atol=tolerance.absolute)
+
+
 @pytest.mark.parametrize("kind", LOADED.module("reference").KINDS)
 def test_inputs_of_every_kind_are_finite_random_and_have_a_finite_reference(kind):
     problem = FAMILY.problem(B=2, L=33, D=4, N=3)
@@ -152,7 +165,9 @@ def test_inputs_of_a_problem_too_large_to_draw_differ_in_every_batch(monkeypatch
 
 def test_check_problems_are_served_by_the_same_binary():
     rng = random.Random(0)
-    for problem in (RECORD, *(LOADED.named_problems[name] for name in ("tails", "one", "mamba-block-bf16", "vmamba"))):
+    narrow = FAMILY.problem(B=2, L=100, D=64, N=16, **BLOCK, **STATES, dtype="bfloat16")
+    grouped = FAMILY.problem(B=2, L=100, D=256, N=16, G=4, final=1)
+    for problem in (RECORD, LOADED.named_problems["tails"], LOADED.named_problems["one"], narrow, grouped):
         space = Space(FAMILY, [problem])
         for _ in range(200):
             configuration = space.sample(rng)
