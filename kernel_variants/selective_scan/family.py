@@ -424,8 +424,22 @@ family = Family(
             label="regs",
         ),
         Parameter("helpers", (1, 2, 4), 4, "helper warps, which copy, sum and store", when=PIPED),
-        Parameter("exp_ahead", (0, 1, 2), 2, "steps that exponentials are taken ahead", when=PIPED, label="early"),
-        Parameter("row_ahead", (1, 2, 4), 4, "steps that B and C are loaded ahead", when=PIPED, label="rows"),
+        Parameter(
+            "exp_ahead",
+            (0, 1, 2),
+            2,
+            "steps that exponentials are taken ahead",
+            when={"algorithm": ("piped",)},
+            label="early",
+        ),
+        Parameter(
+            "row_ahead",
+            (1, 2, 4),
+            4,
+            "steps that B and C are loaded ahead",
+            when={"algorithm": ("piped",)},
+            label="rows",
+        ),
         Parameter(
             "min_blocks",
             (1, 2, 3, 4),
@@ -515,6 +529,10 @@ family = Family(
             lambda prefetch, vector_width, threads_per_pair, N: (
                 states_per_thread(threads_per_pair, N) % vector_width == 0
             ),
+        ),
+        Rule(
+            "chunks are computed beside 4 helper warps: fewer were slower in all that was measured",
+            lambda chunks, helpers: helpers == 4,
         ),
         Rule("helper warps need a stage that lands while another is computed", lambda helpers, stages: stages >= 2),
         Rule(
