@@ -1,0 +1,127 @@
+"""The winner of every recorded shape beside its rivals, shape by shape, each shape in one interleaved race.
+
+    python benchmarks/shapes.py FAMILY [--peer NAME ...] [--only TEXT] [--seconds 600] [--output FOLDER]
+
+One GPU, one process; the winners are those of ktune/nn/winners.json for this GPU model, raced with the family's default
+and the peers named (all of the family's if none is). Same inputs and checks for all, cold L2; a rival that is wrong is
+left out of the comparison. The floor is the longer of the memory's and the exponentials' time at this GPU model's
+measured rates (H200). Writes shapes.csv; ends early, saying so, when the seconds are used up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from ktune.cli.evaluators import EvaluatorOptions, make_evaluator
+from ktune.cli.lineup import find_peers
+from ktune.core.identity import configuration_id
+from ktune.core.loading import LoadedFamily, load_family
+from ktune.core.model import Configuration, Problem, Status
+from ktune.core.space import Space
+from ktune.core.variant import make_variant
+from ktune.gpu.protocol import Entrant, RaceResult
+from ktune.nn.winners import shipped_winners
+from ktune.search.final import Racing, racing
+from ktune.study.verdict import time_ratio, usable
+
+WINNER, DEFAULT = "winner", "default"
+# Reading bandwidth, and ex2 of all multiprocessors, as `ktune profile` measures them on an H200.
+BYTES_PER_US = 4.31e6
+SPECIAL_PER_US = 4.18e6
+
+
+def recorded(loaded: LoadedFamily, gpu: str, only: str) -> Iterator[tuple[Problem, Configuration]]:
+    for won in shipped_winners().get(loaded.name, {}).get(gpu, ()):
+        problem = loaded.family.problem_of(won.sizes, getattr(won, "dtype", ""))
+        if only in problem.label:
+            yield problem, Space(loaded.family, [problem]).complete(won.configuration)
+
+
+def race(
+    loaded: LoadedFamily, evaluator: Racing, problem: Problem, winner: Configuration, peers: Sequence[str]
+) -> dict[str, RaceResult]:
+    entrants = []
+    for name, configuration in ((WINNER, winner), (DEFAULT, Space(loaded.family, [problem]).default)):
+        if name == WINNER or configuration != winner:
+            variant = make_variant(loaded.family, configuration, problem)
+            entrants.append(Entrant(name, variant, evaluator.cubin_of(variant)))
+    entrants += [Entrant(name, peer=name) for name in peers]
+    return {result.name: result for result in evaluator.race(problem, entrants)}
+
+
+def row_of(
+    loaded: LoadedFamily, problem: Problem, winner: Configuration, found: dict[str, RaceResult]
+) -> dict[str, Any]:
+    own = found[WINNER]
+    right = {n: r for n, r in found.items() if r.status is Status.OK and usable(r.cold) and r.cold is not None}
+    rival = min((n for n in right if n != WINNER), key=lambda n: right[n].cold.median_us, default="")  # type: ignore[union-attr]
+    cost = loaded.family.cost(problem)
+    floor_us = max((cost.bytes_read + cost.bytes_written) / BYTES_PER_US, cost.special / SPECIAL_PER_US)
+    row: dict[str, Any] = {
+        "problem": problem.label,
+        "status": str(own.status),
+        "winner_us": own.cold.median_us if own.cold else None,
+        "floor_us": round(floor_us, 2),
+        "best_rival": rival,
+        "rival_us": right[rival].cold.median_us if rival else None,  # type: ignore[union-attr]
+        "speed_up": None,
+        "speed_up_low": None,
+        "speed_up_high": None,
+        "wrong": " ".join(sorted(n for n, r in found.items() if r.status is Status.WRONG)),
+        "configuration": configuration_id(loaded.family, winner),
+    }
+    if rival and own.cold is not None and WINNER in right:
+        ratio = time_ratio(right[rival].cold, own.cold)  # type: ignore[arg-type]
+        row |= {"speed_up": ratio.value, "speed_up_low": ratio.low, "speed_up_high": ratio.high}
+    return row
+
+
+def show(row: dict[str, Any]) -> str:
+    if row["winner_us"] is None or row["speed_up"] is None:
+        return f"{row['problem']:<30} {row['status']:<8} {row['winner_us'] or '-'} us; no rival that is right"
+    floor = f"floor {row['floor_us']:>8.1f} ({row['winner_us'] / row['floor_us']:.2f})"
+    speed = f"{row['speed_up']:>6.2f}x [{row['speed_up_low']:.2f}, {row['speed_up_high']:.2f}]"
+    rival = f"{row['best_rival']} {row['rival_us']:.1f}"
+    return f"{row['problem']:<30}{row['winner_us']:>9.1f} us  {floor}  {speed}  {rival}  {row['configuration'][:70]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("family")
+    parser.add_argument("--peer", action="append", default=[])
+    parser.add_argument("--only", default="")
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--output", type=Path)
+    options = parser.parse_args()
+    began = time.monotonic()
+    loaded = load_family(options.family)
+    first = next(iter(loaded.named_problems.values()))
+    evaluator = make_evaluator(loaded, EvaluatorOptions(first, Path("results")))
+    rows = []
+    try:
+        able = racing(evaluator)
+        assert able is not None
+        peers = [peer.name for peer in find_peers(loaded, options.peer, ()) if not peer.install]
+        for problem, winner in recorded(loaded, able.environment.gpu_name, options.only):
+            if time.monotonic() - began > options.seconds:
+                print(f"{options.seconds:g} s are used up; {problem.label} and what follows were not raced")
+                break
+            rows.append(row_of(loaded, problem, winner, race(loaded, able, problem, winner, peers)))
+            print(show(rows[-1]), flush=True)
+    finally:
+        evaluator.close()
+    if options.output and rows:
+        options.output.mkdir(parents=True, exist_ok=True)
+        with (options.output / "shapes.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+
+
+if __name__ == "__main__":
+    main()
