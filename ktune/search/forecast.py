@@ -27,8 +27,9 @@ NEWS, NEWS_SHARE = 4, 0.1
 ROUNDS = 15
 # So many results, the fastest ones, predict the rest; the work grows with the cube of their number.
 MOST_KNOWN = 400
-# A point is worth its predicted log time less so many standard deviations, of which the chance that it fails takes off.
-HOPE = 3.0
+# A point is worth its predicted log time less so many standard deviations, in turn, of which the chance that it fails
+# takes off.
+HOPES = (2.0, 5.0)
 # Of more than TOLD_APART times only the fastest, that many or this share, are told apart; the rest count as the slowest
 # of them, since how slow they are says little of where the fastest is.
 TOLD_APART, TOLD_APART_SHARE = 20, 1 / 3
@@ -40,9 +41,11 @@ class Forecast:
     """Proposes points of `pool` that may be the fastest, by a Gaussian process over log times.
 
     A point that is being measured counts as one that takes what is predicted for it, so that the next goes elsewhere.
+    members: by place in the space, whether a point is proposed and learnt from; all are if it is None.
     """
 
-    def __init__(self, space: Space, pool: Pool) -> None:
+    def __init__(self, space: Space, pool: Pool, members: NDArray[Any] | None = None) -> None:
+        self._members = members
         self._space = space
         self._pool = pool
         self._steps = Steps(space)
@@ -58,6 +61,7 @@ class Forecast:
         self._fastest = -1
         self._promising: list[int] = []
         self._neighbours: dict[int, list[int]] = {}
+        self._proposed = 0
 
     @property
     def timed(self) -> int:
@@ -67,6 +71,8 @@ class Forecast:
     def expect(self, point: Configuration) -> None:
         """The point will be measured."""
         index = self._space.index[point]
+        if not self._is_member(index):
+            return
         self._pending[index] = None
         if self._prediction is not None:
             self._add([index])
@@ -74,6 +80,8 @@ class Forecast:
     def learn(self, point: Configuration, time_us: float | None) -> None:
         """The time of a point, or its lower bound; None for one that failed."""
         index = self._space.index[point]
+        if not self._is_member(index):
+            return
         self._pending.pop(index, None)
         if time_us is None:
             self._failed[index] = None
@@ -82,7 +90,7 @@ class Forecast:
 
     def spread(self) -> Configuration | None:
         """Take the point of which all others tell the least, out of some random ones; None if none is left."""
-        candidates = self._pool.sample(SPREAD_OUT_OF)
+        candidates = self._pool.sample(SPREAD_OUT_OF, self._members)
         if not candidates:
             return None
         prediction = Prediction(self._likeness, self._rows(candidates))
@@ -92,7 +100,7 @@ class Forecast:
 
     def propose(self) -> Configuration | None:
         """Take the most promising point; None while no time is known, and if none is left."""
-        if not self._log_times or not len(self._pool):
+        if not self._log_times or not self._pool.sample(1, self._members):
             return None
         results = self._results()
         due = len(results) >= self._fitted_at + max(NEWS, int(NEWS_SHARE * self._fitted_at))
@@ -104,6 +112,9 @@ class Forecast:
             self._fastest = fastest
             self._look(results)
         return self._take(self._most_promising(results))
+
+    def _is_member(self, index: int) -> bool:
+        return self._members is None or bool(self._members[index])
 
     def _take(self, index: int) -> Configuration:
         point = self._space.points[index]
@@ -145,14 +156,16 @@ class Forecast:
     def _worth_weighing(self) -> list[int]:
         import numpy as np
 
-        if len(self._pool) <= MOST_CANDIDATES:
-            return self._pool.sample(MOST_CANDIDATES)
+        candidates = self._pool.sample(MOST_CANDIDATES + 1, self._members)
+        if len(candidates) <= MOST_CANDIDATES:
+            return candidates
         best = sorted(self._log_times, key=self._log_times.__getitem__)[:FASTEST]
         once = [near for index in best for near in self._beside(index)]
         twice = [near for index in once for near in self._beside(index)]
         further = [near for index in self._promising for near in self._beside(index)]
         nearby = np.array(list(dict.fromkeys([*once, *twice, *further])), dtype=int)
-        return list(dict.fromkeys([*nearby[self._pool.open(nearby)].tolist(), *self._pool.sample(RANDOM)]))
+        near = [index for index in nearby[self._pool.open(nearby)].tolist() if self._is_member(index)]
+        return list(dict.fromkeys([*near, *self._pool.sample(RANDOM, self._members)]))
 
     def _beside(self, index: int) -> list[int]:
         """The places of the points one step from that one."""
@@ -170,7 +183,9 @@ class Forecast:
         means, deviations = self._prediction.of(places, np.array([results[index] for index in known]))
         failed = np.array([float(index in self._failed) for index in known])
         failing = np.clip(self._prediction.of(places, failed)[0], 0, 1) if failed.any() else 0.0
-        hoped = np.where(self._pool.open(self._candidates), means - HOPE * (1 - failing) * deviations, np.inf)
+        hope = HOPES[self._proposed % len(HOPES)]
+        self._proposed += 1
+        hoped = np.where(self._pool.open(self._candidates), means - hope * (1 - failing) * deviations, np.inf)
         first = np.argpartition(hoped, min(PROMISING, len(hoped) - 1))[:PROMISING]
         self._promising = self._candidates[first[hoped[first] < np.inf]].tolist()
         return int(self._candidates[hoped.argmin()])

@@ -58,11 +58,15 @@ class Pool:
         found: NDArray[Any] = np.frombuffer(self._open, dtype=np.bool_)[indices]
         return found
 
-    def sample(self, count: int) -> list[int]:
-        """The places in the space of so many random open points; of all in order if there are no more."""
+    def sample(self, count: int, members: NDArray[Any] | None = None) -> list[int]:
+        """The places in the space of so many random open points; of all in order if there are no more.
+
+        members: by place in the space, whether a point may be among them.
+        """
         import numpy as np
 
-        indices = np.flatnonzero(np.frombuffer(self._open, dtype=np.bool_))
+        open_ = np.frombuffer(self._open, dtype=np.bool_)
+        indices = np.flatnonzero(open_ if members is None else open_ & members)
         if len(indices) > count:
             indices = indices[self._random.sample(range(len(indices)), count)]
         found: list[int] = indices.tolist()

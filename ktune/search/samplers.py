@@ -9,14 +9,14 @@ from typing import Protocol
 from ktune.core.errors import UsageError
 from ktune.core.model import Configuration, Measurement
 from ktune.core.space import Space
+from ktune.search.branches import Branches
 from ktune.search.estimator import Estimator, objective
-from ktune.search.forecast import Forecast
 from ktune.search.pool import Pool
 
 SAMPLERS = ("gp", "tpe", "random", "exhaustive")
 # With so many times known, the forecast begins.
 FEW = 3
-# One proposal out of so many is the estimator's.
+# Without branches, one proposal out of so many is the estimator's.
 TPE_TURN = 8
 
 
@@ -92,11 +92,11 @@ class WalkSampler:
 
 
 class LearningSampler:
-    """Optuna's tree-structured Parzen estimator and a Gaussian process over the points, in turns.
+    """Gaussian processes over the points of each branch, and Optuna's tree-structured Parzen estimator.
 
-    Before anything is known, each point is one of which those before tell little. Then one proposal in TPE_TURN is the
-    estimator's and the others are the Forecast's. While nothing passes, all are the estimator's, which knows how far
-    from right a failure is.
+    Before anything is known, each point is one of which those before tell little. Then proposals are the Forecasts' of
+    the Branches, or in a space without branches one in TPE_TURN the estimator's. While nothing passes, all are the
+    estimator's, which knows how far from right a failure is.
 
     forecast: "gp"; False is "tpe", which leaves all to the estimator, after a random start.
     """
@@ -117,7 +117,7 @@ class LearningSampler:
         self._startup = max(5, min(20, trials // 10))
         # Another seed after a resumption, or the same suggestions would come again.
         self._estimator = Estimator(space, self._pool, seed * 1_000_003 + len(measured), self._startup)
-        self._forecast = Forecast(space, self._pool) if forecast else None
+        self._branches = Branches(space, self._pool) if forecast else None
         self._told: set[Configuration] = set()
         self._asked = 0
         for m in measured:
@@ -129,7 +129,7 @@ class LearningSampler:
             if self._pool.take(point):
                 self._estimator.run(point)
                 return self._asked_for(point)
-        point_or_none = self._unled() if self._forecast is None else self._led(self._forecast)
+        point_or_none = self._unled() if self._branches is None else self._led(self._branches)
         return None if point_or_none is None else self._asked_for(point_or_none)
 
     def tell(self, m: Measurement) -> None:
@@ -140,8 +140,8 @@ class LearningSampler:
             self._asked += 1
         self._told.add(point)
         self._estimator.tell(m)
-        if self._forecast is not None:
-            self._forecast.learn(point, objective(m))
+        if self._branches is not None:
+            self._branches.learn(point, objective(m))
 
     def drop(self, configuration: Configuration) -> None:
         self._estimator.drop(configuration)
@@ -153,14 +153,16 @@ class LearningSampler:
 
     def _asked_for(self, point: Configuration) -> Configuration:
         self._asked += 1
-        if self._forecast is not None:
-            self._forecast.expect(point)
+        if self._branches is not None:
+            self._branches.expect(point)
         return point
 
-    def _led(self, forecast: Forecast) -> Configuration | None:
-        if forecast.timed < FEW:
-            return forecast.spread() if len(self._told) < self._startup else self._suggest()
-        return self._suggest() if self._asked % TPE_TURN == 0 else forecast.propose()
+    def _led(self, branches: Branches) -> Configuration | None:
+        if branches.timed < FEW:
+            return branches.spread() if len(self._told) < self._startup else self._suggest()
+        if len(branches) == 1 and self._asked % TPE_TURN == 0:
+            return self._suggest()
+        return branches.propose()
 
     def _unled(self) -> Configuration | None:
         if self._asked >= self._startup:
