@@ -19,8 +19,9 @@ from ktune.study.ranking import eligible_time_us, latest, rank
 
 MOST = 10
 LEAST = 5
-# How often the points one step from the leader are measured, as long as another one leads then.
-ROUNDS = 3
+# How often the points one step from the leader are measured, as long as another one leads then, and how many of them
+# at most, as a share of the trials.
+ROUNDS, AROUND_SHARE = 3, 0.25
 # Of the leader's short time; what is nearer is for the races to tell.
 NEAR = 1.10
 # Short times that are further apart than this need no race to tell which is the faster.
@@ -96,13 +97,15 @@ class Finalists:
     def _looked_around(self) -> Configuration:
         """The leader without needless parameters, when what lies one step from it and from the leader is measured."""
         point = self._simplified()
+        left = int(AROUND_SHARE * self._study.trials_done)
         for _ in range(ROUNDS):
             leader = [m.variant.configuration for m in self._ranked()[:1]]
             around = [near for centre in (*leader, point) for near in self._space.neighbours(centre)]
             known = self._known()
-            new = [near for near in dict.fromkeys(around) if near not in known]
+            new = [near for near in dict.fromkeys(around) if near not in known][:left]
             if not leader or not new:
                 break
+            left -= len(new)
             self._measure_extra(new, "neighbours")
             point = self._simplified()
         return point

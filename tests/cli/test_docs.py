@@ -30,7 +30,9 @@ def example(tmp_path: Path) -> LoadedFamily:
 
 
 def test_the_example_is_searched(ktune: Terminal, example: LoadedFamily) -> None:
-    assert "12 variants: 12 ok" in ktune("search", example.folder, "--trials", "12")
+    out = ktune("search", example.folder, "--trials", "12")
+    measured = len({r.variant for r in ktune.evaluator.evaluated})
+    assert measured >= 12 and f"{measured} variants: {measured} ok" in out
     assert "a cached row must fit in shared memory" in ktune("list", example.folder)
 
 
