@@ -189,6 +189,8 @@ class Family:
     core: {parameter: values}: the declared sub-space that can be recorded completely.
     dtypes: what a problem's dtype may be; the first where it says none. Each tensor has a dtype of its own.
     tolerances: {dtype: tolerance} of problems for which `tolerance` is not right.
+    retired: {a parameter that the family had once: whether a configuration with it is what the family now does without
+        it}, so that results of then are still read.
     """
 
     name: str
@@ -209,6 +211,7 @@ class Family:
     expected_wrong: Callable[[Configuration], str] = lambda configuration: ""
     dtypes: tuple[str, ...] = ("float32",)
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
+    retired: Mapping[str, Callable[[Mapping[str, Value]], bool]] = field(default_factory=dict)
     api: int = API
 
     def __post_init__(self) -> None:
@@ -254,6 +257,10 @@ class Family:
     def completed(self, problem: Problem) -> Problem:
         """The same problem, which knows the defaults of this family's options."""
         return _completed(problem, self.defaults)
+
+    def without_retired(self, values: Mapping[str, Value]) -> dict[str, Value]:
+        """A configuration's values without the retired parameters that say what the family now does anyway."""
+        return {k: v for k, v in values.items() if k not in self.retired or not self.retired[k](values)}
 
     def tolerance_of(self, problem: Problem) -> Tolerance:
         """What is right for a problem of this dtype."""

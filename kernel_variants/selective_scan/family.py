@@ -683,6 +683,8 @@ family = Family(
     checks=checks,
     cost=cost,
     constants=constants,
+    # A pair's threads were once lanes of one warp or of several by choice, whatever the reduction.
+    retired={"lanes": lambda values: (values["lanes"] == "channels") == (values.get("reduction") == "shared")},
     tolerance=Tolerance(
         1e-4,
         1e-4,

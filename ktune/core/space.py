@@ -121,6 +121,7 @@ class Space:
 
         Raises UsageError for an unknown parameter or value, an absent condition, or a broken rule.
         """
+        given = self.family.without_retired(given)
         for name, value in given.items():
             check_value(self.family, find_parameter(self.family, name), value)
         point = self._completed(given)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # A branch's first points are spread out; then its forecast leads.
 FIRST = 4
+# What a branch's forecast hopes for, in turn: near its fastest point, and far from all that is known.
+HOPES = (2.0, 5.0)
 # Each branch has so large a part of the turns of the next faster one.
 SLOWER = 0.5
 
@@ -34,7 +36,8 @@ class Branches:
         self._parameter = deciding_parameter(space)
         self._forecasts: dict[Value, Forecast] = {"": Forecast(space, pool)}
         if self._parameter is not None:
-            self._forecasts = {value: Forecast(space, pool, own) for value, own in _members(space, self._parameter)}
+            members = _members(space, self._parameter)
+            self._forecasts = {value: Forecast(space, pool, own, HOPES) for value, own in members}
         self._asked = dict.fromkeys(self._forecasts, 0)
         self._due = dict.fromkeys(self._forecasts, 0.0)
         self._best_us = dict.fromkeys(self._forecasts, math.inf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ktune.core.model import Configuration
@@ -27,9 +28,8 @@ NEWS, NEWS_SHARE = 4, 0.1
 ROUNDS = 15
 # So many results, the fastest ones, predict the rest; the work grows with the cube of their number.
 MOST_KNOWN = 400
-# A point is worth its predicted log time less so many standard deviations, in turn, of which the chance that it fails
-# takes off.
-HOPES = (2.0, 5.0)
+# A point is worth its predicted log time less so many standard deviations, of which the chance that it fails takes off.
+HOPE = 3.0
 # Of more than TOLD_APART times only the fastest, that many or this share, are told apart; the rest count as the slowest
 # of them, since how slow they are says little of where the fastest is.
 TOLD_APART, TOLD_APART_SHARE = 20, 1 / 3
@@ -42,10 +42,14 @@ class Forecast:
 
     A point that is being measured counts as one that takes what is predicted for it, so that the next goes elsewhere.
     members: by place in the space, whether a point is proposed and learnt from; all are if it is None.
+    hopes: the standard deviations that count in a point's favour, in turn.
     """
 
-    def __init__(self, space: Space, pool: Pool, members: NDArray[Any] | None = None) -> None:
+    def __init__(
+        self, space: Space, pool: Pool, members: NDArray[Any] | None = None, hopes: Sequence[float] = (HOPE,)
+    ) -> None:
         self._members = members
+        self._hopes = hopes
         self._space = space
         self._pool = pool
         self._steps = Steps(space)
@@ -183,7 +187,7 @@ class Forecast:
         means, deviations = self._prediction.of(places, np.array([results[index] for index in known]))
         failed = np.array([float(index in self._failed) for index in known])
         failing = np.clip(self._prediction.of(places, failed)[0], 0, 1) if failed.any() else 0.0
-        hope = HOPES[self._proposed % len(HOPES)]
+        hope = self._hopes[self._proposed % len(self._hopes)]
         self._proposed += 1
         hoped = np.where(self._pool.open(self._candidates), means - hope * (1 - failing) * deviations, np.inf)
         first = np.argpartition(hoped, min(PROMISING, len(hoped) - 1))[:PROMISING]

@@ -4,29 +4,29 @@
  * figures:             measured
  * family:              selective_scan
  * problem:             B16-L2048-D256-N16
- * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_0.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         aa743203992a9c0475f1648125d061e540c89f1a5f5026019bbaa21cfea7fbef
- * source digest:       c2b3d8e3fd807dcc140a8122c0a350fcfd404fcb986fc20deb06e4ec66acc00b
- * time, L2 cold:       median 56.26 us, 95 % interval [56.16, 56.35] us, 130 samples (event pair behind a delay, one launch, empty pair 1.3 us)
- * time, L2 hot:        median 55.15 us, 95 % interval [55.10, 55.21] us, 130 samples (event pair behind a delay, 8 launches, empty pair 1.3 us)
+ * code digest:         a5710aedcba1301ea9e962df2218a47498c896055f0feccd23a375cc46d97d38
+ * source digest:       f084477b7936ec201e7df3de866fd589d3097a444f85a039f00c54522df94d11
+ * time, L2 cold:       median 56.55 us, 95 % interval [56.48, 56.61] us, 130 samples (event pair behind a delay, one launch, empty pair 1.3 us)
+ * time, L2 hot:        median 55.58 us, 95 % interval [55.54, 55.62] us, 130 samples (event pair behind a delay, 8 launches, empty pair 1.3 us)
  * error:               0.0751 of the tolerance, max |error| 1.2e-05
- * noise floor:         0.17 %
- * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_0.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_0.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_2.unroll_16.exp_ex2.static_d_1.fast_0
- * against the default: 15.7x faster than the default (881.2 us)
- * measured at:         2026-11-30T08:11:30.755239+00:00
- * command:             ktune search selective_scan
+ * noise floor:         0.25 %
+ * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
+ * against the default: 15.6x faster than the default (881.6 us)
+ * measured at:         2026-11-30T12:23:05.041198+00:00
+ * command:             ktune search selective_scan --seed 0 --trials 200 --results /tmp/rep/seed0
  * ktune:               0.1.0
  *
  * The macro of a parameter may be overridden with -D; the C++ struct Tuned follows it. Grid, block and shared
  * memory hold for the tuned values only: KTUNE_SELECTIVE_SCAN_IS_TUNED says whether all of those are in force.
  * Compile the kernel with the flags in KTUNE_SELECTIVE_SCAN_NVCC_FLAGS: no macro can set them.
  */
-#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_42E6D961
-#define KTUNE_SELECTIVE_SCAN_BEST_H_42E6D961
+#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_3D02FB8A
+#define KTUNE_SELECTIVE_SCAN_BEST_H_3D02FB8A
 
 #ifdef KTUNE_SELECTIVE_SCAN_FORMAT
 #error "another tuned header of selective_scan is included already; export all problems into one header"
@@ -34,10 +34,12 @@
 #define KTUNE_SELECTIVE_SCAN_FORMAT 1
 #define KTUNE_SELECTIVE_SCAN_ENTRY_COUNT 1
 
-/* algorithm: inputs from global memory, staged in shared by all threads, or brought there by helper warps */
+/* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_STAGED 1
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED 2
+#define KTUNE_SELECTIVE_SCAN_ALGORITHM_CHUNKED 3
+#define KTUNE_SELECTIVE_SCAN_ALGORITHM_BLOCKSCAN 4
 #ifndef KTUNE_SELECTIVE_SCAN_ALGORITHM
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED
 #endif
@@ -47,8 +49,12 @@
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_NAME "staged"
 #elif KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_NAME "piped"
+#elif KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_CHUNKED
+#define KTUNE_SELECTIVE_SCAN_ALGORITHM_NAME "chunked"
+#elif KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_BLOCKSCAN
+#define KTUNE_SELECTIVE_SCAN_ALGORITHM_NAME "blockscan"
 #else
-#error "KTUNE_SELECTIVE_SCAN_ALGORITHM must be one of direct, staged, piped"
+#error "KTUNE_SELECTIVE_SCAN_ALGORITHM must be one of direct, staged, piped, chunked, blockscan"
 #endif
 
 /* block_size: threads per block (that compute) */
@@ -61,7 +67,7 @@
 #define KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR 4
 #endif
 
-/* reduction: sum over a pair's threads: step by step, for threads_per_pair steps at once, or through shared memory */
+/* reduction: sum over a pair's threads: step by step, for threads_per_pair steps at once, or through shared memory (with helper warps, a pair's threads are then lanes of several warps, and the helpers sum) */
 #define KTUNE_SELECTIVE_SCAN_REDUCTION_SHUFFLE 0
 #define KTUNE_SELECTIVE_SCAN_REDUCTION_TRANSPOSED 1
 #define KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED 2
@@ -88,28 +94,44 @@
 #define KTUNE_SELECTIVE_SCAN_TILE_L 64
 #endif
 
+/* chunks: chunks of the sequence that are scanned at once (has no effect in this configuration) */
+#ifndef KTUNE_SELECTIVE_SCAN_CHUNKS
+#define KTUNE_SELECTIVE_SCAN_CHUNKS 8
+#endif
+
+/* channels: channels of a block (has no effect in this configuration) */
+#ifndef KTUNE_SELECTIVE_SCAN_CHANNELS
+#define KTUNE_SELECTIVE_SCAN_CHANNELS 8
+#endif
+
+/* lane_channels: channels of a warp; its other lanes lie along time (has no effect in this configuration) */
+#ifndef KTUNE_SELECTIVE_SCAN_LANE_CHANNELS
+#define KTUNE_SELECTIVE_SCAN_LANE_CHANNELS 4
+#endif
+
+/* time_warps: warps along time (has no effect in this configuration) */
+#ifndef KTUNE_SELECTIVE_SCAN_TIME_WARPS
+#define KTUNE_SELECTIVE_SCAN_TIME_WARPS 2
+#endif
+
+/* items: consecutive time steps of a thread (has no effect in this configuration) */
+#ifndef KTUNE_SELECTIVE_SCAN_ITEMS
+#define KTUNE_SELECTIVE_SCAN_ITEMS 8
+#endif
+
+/* states_at_once: states scanned together (has no effect in this configuration) */
+#ifndef KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE
+#define KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE 4
+#endif
+
 /* stages: stages of shared memory */
 #ifndef KTUNE_SELECTIVE_SCAN_STAGES
-#define KTUNE_SELECTIVE_SCAN_STAGES 4
+#define KTUNE_SELECTIVE_SCAN_STAGES 3
 #endif
 
 /* register_prefetch: load the next group of steps before computing this one (has no effect in this configuration) */
 #ifndef KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH
 #define KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH 0
-#endif
-
-/* lanes: a pair's threads are lanes of one warp, or of several warps whose lanes are 32 channels */
-#define KTUNE_SELECTIVE_SCAN_LANES_PAIRS 0
-#define KTUNE_SELECTIVE_SCAN_LANES_CHANNELS 1
-#ifndef KTUNE_SELECTIVE_SCAN_LANES
-#define KTUNE_SELECTIVE_SCAN_LANES KTUNE_SELECTIVE_SCAN_LANES_CHANNELS
-#endif
-#if KTUNE_SELECTIVE_SCAN_LANES == KTUNE_SELECTIVE_SCAN_LANES_PAIRS
-#define KTUNE_SELECTIVE_SCAN_LANES_NAME "pairs"
-#elif KTUNE_SELECTIVE_SCAN_LANES == KTUNE_SELECTIVE_SCAN_LANES_CHANNELS
-#define KTUNE_SELECTIVE_SCAN_LANES_NAME "channels"
-#else
-#error "KTUNE_SELECTIVE_SCAN_LANES must be one of pairs, channels"
 #endif
 
 /* helpers: helper warps, which copy, sum and store */
@@ -129,12 +151,12 @@
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
 #ifndef KTUNE_SELECTIVE_SCAN_MIN_BLOCKS
-#define KTUNE_SELECTIVE_SCAN_MIN_BLOCKS 3
+#define KTUNE_SELECTIVE_SCAN_MIN_BLOCKS 1
 #endif
 
 /* unroll: groups of steps in one loop body */
 #ifndef KTUNE_SELECTIVE_SCAN_UNROLL
-#define KTUNE_SELECTIVE_SCAN_UNROLL 8
+#define KTUNE_SELECTIVE_SCAN_UNROLL 16
 #endif
 
 /* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
@@ -161,7 +183,7 @@
 
 /* static_d: compile the number of channels in */
 #ifndef KTUNE_SELECTIVE_SCAN_STATIC_D
-#define KTUNE_SELECTIVE_SCAN_STATIC_D 0
+#define KTUNE_SELECTIVE_SCAN_STATIC_D 1
 #endif
 
 /* fast_math: --use_fast_math */
@@ -169,14 +191,14 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_LANES == KTUNE_SELECTIVE_SCAN_LANES_CHANNELS && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 3 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 0 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 16 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 16
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 2048
 #define KTUNE_SELECTIVE_SCAN_SIZE_D 256
 #define KTUNE_SELECTIVE_SCAN_SIZE_N 16
 #define KTUNE_SELECTIVE_SCAN_CONSTANT_N 16
-#define KTUNE_SELECTIVE_SCAN_CONSTANT_D 0
+#define KTUNE_SELECTIVE_SCAN_CONSTANT_D 256
 #define KTUNE_SELECTIVE_SCAN_LAUNCH_COUNT 1
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_KERNEL "selective_scan_piped"
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 128u
@@ -188,21 +210,21 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 163840u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 139264u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 56.256
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 56.16
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 56.352
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 55.154
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 56.552
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 56.48
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 56.608
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 55.583
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_0.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B16-L2048-D256-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_0.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: aa743203992a9c0475f1648125d061e540c89f1a5f5026019bbaa21cfea7fbef; source digest: c2b3d8e3fd807dcc140a8122c0a350fcfd404fcb986fc20deb06e4ec66acc00b; time, L2 cold: median 56.26 us, 95 % interval [56.16, 56.35] us, 130 samples (event pair behind a delay, one launch, empty pair 1.3 us); time, L2 hot: median 55.15 us, 95 % interval [55.10, 55.21] us, 130 samples (event pair behind a delay, 8 launches, empty pair 1.3 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.17 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_0.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_0.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_pairs.helpers_4.early_2.rows_4.min_blocks_3.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.lanes_channels.helpers_4.early_2.rows_4.min_blocks_3.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.lanes_channels.helpers_4.early_2.rows_4.min_blocks_2.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 15.7x faster than the default (881.2 us); measured at: 2026-11-30T08:11:30.755239+00:00; command: ktune search selective_scan; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: a5710aedcba1301ea9e962df2218a47498c896055f0feccd23a375cc46d97d38; source digest: f084477b7936ec201e7df3de866fd589d3097a444f85a039f00c54522df94d11; time, L2 cold: median 56.55 us, 95 % interval [56.48, 56.61] us, 130 samples (event pair behind a delay, one launch, empty pair 1.3 us); time, L2 hot: median 55.58 us, 95 % interval [55.54, 55.62] us, 130 samples (event pair behind a delay, 8 launches, empty pair 1.3 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.25 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 15.6x faster than the default (881.6 us); measured at: 2026-11-30T12:23:05.041198+00:00; command: ktune search selective_scan --seed 0 --trials 200 --results /tmp/rep/seed0; ktune: 0.1.0"
 
 /*
  * The entry tuned for exactly these sizes on this GPU (its name as in cudaDeviceProp; NULL for any),
@@ -218,9 +240,8 @@ static inline int ktune_selective_scan_select(const char *gpu, long long size_B,
 namespace ktune {
 namespace selective_scan {
 
-enum class Algorithm : int { direct = 0, staged = 1, piped = 2 };
+enum class Algorithm : int { direct = 0, staged = 1, piped = 2, chunked = 3, blockscan = 4 };
 enum class Reduction : int { shuffle = 0, transposed = 1, shared = 2 };
-enum class Lanes : int { pairs = 0, channels = 1 };
 enum class Exp : int { expf = 0, exp2f = 1, ex2 = 2 };
 
 struct Tuned {
@@ -230,9 +251,14 @@ struct Tuned {
   static constexpr Reduction kReduction = static_cast<Reduction>(KTUNE_SELECTIVE_SCAN_REDUCTION);
   static constexpr int kPrefetch = KTUNE_SELECTIVE_SCAN_PREFETCH;
   static constexpr int kTileL = KTUNE_SELECTIVE_SCAN_TILE_L;
+  static constexpr int kChunks = KTUNE_SELECTIVE_SCAN_CHUNKS;
+  static constexpr int kChannels = KTUNE_SELECTIVE_SCAN_CHANNELS;
+  static constexpr int kLaneChannels = KTUNE_SELECTIVE_SCAN_LANE_CHANNELS;
+  static constexpr int kTimeWarps = KTUNE_SELECTIVE_SCAN_TIME_WARPS;
+  static constexpr int kItems = KTUNE_SELECTIVE_SCAN_ITEMS;
+  static constexpr int kStatesAtOnce = KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE;
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
-  static constexpr Lanes kLanes = static_cast<Lanes>(KTUNE_SELECTIVE_SCAN_LANES);
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -279,4 +305,4 @@ struct Tuned {
 }  /* namespace ktune */
 #endif  /* __cplusplus */
 
-#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_42E6D961 */
+#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_3D02FB8A */
