@@ -47,8 +47,9 @@ def search(
     sampler: Annotated[
         SamplerName,
         typer.Option(
-            help="How the next configuration is chosen. gp: a Gaussian process over all open points, in turn with "
-            "Optuna's TPE; tpe: that alone; exhaustive: the family's core, unless --set narrows."
+            help="How the next configuration is chosen. gp: Gaussian processes over the open points, one for each "
+            "algorithm, or where there is none in turn with Optuna's TPE; tpe: that alone; exhaustive: the family's "
+            "core, unless --set narrows."
         ),
     ] = SamplerName.GP,
     seed: Annotated[int, typer.Option(metavar="N", help="Seed of the sampler.")] = 0,
