@@ -215,7 +215,7 @@ def test_the_same_seed_and_the_same_answers_give_the_same_points(bowl: Space) ->
 
 
 def test_what_another_process_measured_counts(bowl: Space) -> None:
-    """Told the neighbourhood of the optimum, which it never asked for, it goes there with the turns that are its own."""
+    """Told the neighbourhood of the optimum, which it never asked for, it goes there with turns of its own."""
     best = min(bowl.points, key=bowl_us)
     known = [best, *bowl.neighbours(best), *random.Random(0).sample(bowl.points, 20)]
     sampler = make_sampler("gp", bowl, trials=80, seed=1)
