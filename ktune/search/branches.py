@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 FIRST = 4
 # What a branch's forecast hopes for, in turn: near its fastest point, and far from all that is known.
 HOPES = (2.0, 5.0)
-# Each branch has so large a part of the turns of the next faster one.
-SLOWER = 0.5
+# Each branch has so large a part of the turns of the next faster one, times this power of how near its fastest point is
+# to the fastest of all.
+SLOWER, NEARNESS_POWER = 0.5, 2
 
 
 class Branches:
@@ -87,10 +88,14 @@ class Branches:
             rest = [value for value in self._forecasts if value not in new]
             return [*sorted(new, key=self._asked.__getitem__), *rest]
         ranked = sorted(self._forecasts, key=self._best_us.__getitem__)
-        parts = {value: SLOWER**rank for rank, value in enumerate(ranked)}
+        best_us = self._best_us[ranked[0]]
+        parts = {value: SLOWER**rank * self._nearness(value, best_us) for rank, value in enumerate(ranked)}
         for value, part in parts.items():
             self._due[value] += part / sum(parts.values())
         return sorted(ranked, key=lambda value: -self._due[value])
+
+    def _nearness(self, value: Value, best_us: float) -> float:
+        return (best_us / self._best_us[value]) ** NEARNESS_POWER if math.isfinite(best_us) else 1.0
 
     def _branch(self, point: Configuration) -> Value:
         return "" if self._parameter is None else point[self._parameter.name]
