@@ -14,7 +14,7 @@ of the family by its own rules. Checks, all of them if none is named:
     far       a weight of 2.15e9 elements (N=65,600, K=32,768 or 32,767; 8.6 GB), M=16 and 128: right, the last rows too
     small     small odd sizes once: right. For the sanitizer, which needs each allocation by itself:
 
-        PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --error-exitcode 9 \\
+        PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \\
             python benchmarks/linear_stress.py small
 
 A line per run; "told" marks a difference that the family's README states for those operands. Exits with 1 if a line is
