@@ -1,20 +1,8 @@
 """The library GEMM of `cublas_epilogue`, at full fp32 and in TF32."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 
-
-@contextmanager
-def matmul_precision(precision: str) -> Iterator[None]:
-    """fp32 matrix products of cuBLAS in "ieee" or "tf32", then as they were before."""
-    before = torch.backends.cuda.matmul.fp32_precision
-    torch.backends.cuda.matmul.fp32_precision = precision
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.fp32_precision = before
+from ktune.precision import matmul_precision
 
 
 def gemm(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> None:

@@ -3,16 +3,14 @@
 import importlib.util
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from ktune.api import Peer
-from ktune.core.loading import load_family
 from ktune.core.model import Problem
+from ktune.precision import matmul_precision
 
-FAMILY_FOLDER = Path(__file__).resolve().parent
 SCALE = 2.0
 
 Prepared = Callable[[], dict[str, Any]]
@@ -26,7 +24,6 @@ def layer(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Te
 
 def prepare_layer(inputs: dict[str, torch.Tensor], precision: str, compiled: bool) -> Prepared:
     """The layer through cuBLAS, eager or compiled, with matrix products in "ieee" fp32 or "tf32"."""
-    matmul_precision = load_family(FAMILY_FOLDER).module("operations").matmul_precision
     run_layer = torch.compile(layer) if compiled else layer
 
     def run() -> dict[str, Any]:
@@ -39,7 +36,6 @@ def prepare_layer(inputs: dict[str, torch.Tensor], precision: str, compiled: boo
 def prepare_transposed(problem: Problem, inputs: dict[str, torch.Tensor]) -> Prepared:
     """The product as W x^T, which some libraries tile better for few rows, then the epilogue."""
     x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
-    matmul_precision = load_family(FAMILY_FOLDER).module("operations").matmul_precision
 
     def run() -> dict[str, Any]:
         with matmul_precision("ieee"):

@@ -2,16 +2,13 @@
 
 import importlib.util
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
 from ktune.api import Peer
-from ktune.core.loading import load_family
-
-FAMILY_FOLDER = Path(__file__).resolve().parent
+from ktune.precision import matmul_precision
 
 Prepared = Callable[[], dict[str, Any]]
 
@@ -25,7 +22,6 @@ def layers(
 
 def prepare_layers(inputs: dict[str, torch.Tensor], precision: str, compiled: bool) -> Prepared:
     """The layers through cuBLAS, eager or compiled, with matrix products in "ieee" fp32 or "tf32"."""
-    matmul_precision = load_family(FAMILY_FOLDER).module("operations").matmul_precision
     run_layers = torch.compile(layers) if compiled else layers
 
     def run() -> dict[str, Any]:
