@@ -33,12 +33,12 @@ class Branches:
     """
 
     def __init__(self, space: Space, pool: Pool) -> None:
-        self._space = space
         self._parameter = deciding_parameter(space)
-        self._forecasts: dict[Value, Forecast] = {"": Forecast(space, pool)}
-        if self._parameter is not None:
-            members = _members(space, self._parameter)
-            self._forecasts = {value: Forecast(space, pool, own, HOPES) for value, own in members}
+        self._forecasts: dict[Value, Forecast] = (
+            {"": Forecast(space, pool)}
+            if self._parameter is None
+            else {value: Forecast(space, pool, own, HOPES) for value, own in _members(space, self._parameter)}
+        )
         self._asked = dict.fromkeys(self._forecasts, 0)
         self._due = dict.fromkeys(self._forecasts, 0.0)
         self._best_us = dict.fromkeys(self._forecasts, math.inf)
@@ -115,7 +115,9 @@ def _members(space: Space, parameter: Parameter) -> Iterator[tuple[Value, NDArra
     import numpy as np
 
     places = {value: place for place, value in enumerate(space.values(parameter))}
-    of_points = np.array([places[point[parameter.name]] for point in space.points])
+    # Not by name, for which each of so many points would keep a dictionary.
+    values = (next(value for name, value in point.values_ if name == parameter.name) for point in space.points)
+    of_points = np.array([places[value] for value in values])
     for value, place in places.items():
         own = of_points == place
         if own.any():

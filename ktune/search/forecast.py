@@ -41,7 +41,7 @@ class Forecast:
     """Proposes points of `pool` that may be the fastest, by a Gaussian process over log times.
 
     A point that is being measured counts as one that takes what is predicted for it, so that the next goes elsewhere.
-    members: by place in the space, whether a point is proposed and learnt from; all are if it is None.
+    members: by place in the space, whether a point may be proposed; all may if it is None. Others are not told of.
     hopes: the standard deviations that count in a point's favour, in turn.
     """
 
@@ -75,8 +75,6 @@ class Forecast:
     def expect(self, point: Configuration) -> None:
         """The point will be measured."""
         index = self._space.index[point]
-        if not self._is_member(index):
-            return
         self._pending[index] = None
         if self._prediction is not None:
             self._add([index])
@@ -84,8 +82,6 @@ class Forecast:
     def learn(self, point: Configuration, time_us: float | None) -> None:
         """The time of a point, or its lower bound; None for one that failed."""
         index = self._space.index[point]
-        if not self._is_member(index):
-            return
         self._pending.pop(index, None)
         if time_us is None:
             self._failed[index] = None
@@ -116,9 +112,6 @@ class Forecast:
             self._fastest = fastest
             self._look(results)
         return self._take(self._most_promising(results))
-
-    def _is_member(self, index: int) -> bool:
-        return self._members is None or bool(self._members[index])
 
     def _take(self, index: int) -> Configuration:
         point = self._space.points[index]
@@ -168,8 +161,9 @@ class Forecast:
         twice = [near for index in once for near in self._beside(index)]
         further = [near for index in self._promising for near in self._beside(index)]
         nearby = np.array(list(dict.fromkeys([*once, *twice, *further])), dtype=int)
-        near = [index for index in nearby[self._pool.open(nearby)].tolist() if self._is_member(index)]
-        return list(dict.fromkeys([*near, *self._pool.sample(RANDOM, self._members)]))
+        near = nearby[self._pool.open(nearby)]
+        near = near if self._members is None else near[self._members[near]]
+        return list(dict.fromkeys([*near.tolist(), *self._pool.sample(RANDOM, self._members)]))
 
     def _beside(self, index: int) -> list[int]:
         """The places of the points one step from that one."""
