@@ -26,7 +26,7 @@ from ktune.gpu.cuda_evaluator import CudaEvaluator
 
 LOADED = load_family("selective_scan")
 FAMILY = LOADED.family
-# Microseconds of the README's section "Predicted, not measured".
+# Microseconds: the predicted rows of the README's section "Few pairs".
 PREDICTED: dict[str, dict[str, str]] = {
     "long": {"piped": "1700", "chunked": "950-1050", "blockscan": "800-1000"},
     "mamba-130m-b1-l2048": {"piped": "54-57", "chunked": "33-38", "blockscan": "26-31"},

@@ -37,7 +37,7 @@ SPECIAL_PER_US = 4.18e6
 
 def recorded(loaded: LoadedFamily, gpu: str, only: str) -> Iterator[tuple[Problem, Configuration]]:
     for won in shipped_winners().get(loaded.name, {}).get(gpu, ()):
-        problem = loaded.family.problem_of(won.sizes, getattr(won, "dtype", ""))
+        problem = loaded.family.problem_of(won.sizes, won.dtype)
         if only in problem.label:
             yield problem, Space(loaded.family, [problem]).complete(won.configuration)
 
@@ -58,8 +58,9 @@ def row_of(
     loaded: LoadedFamily, problem: Problem, winner: Configuration, found: dict[str, RaceResult]
 ) -> dict[str, Any]:
     own = found[WINNER]
-    right = {n: r for n, r in found.items() if r.status is Status.OK and usable(r.cold) and r.cold is not None}
-    rival = min((n for n in right if n != WINNER), key=lambda n: right[n].cold.median_us, default="")  # type: ignore[union-attr]
+    right = {n: r.cold for n, r in found.items() if r.status is Status.OK and r.cold is not None and usable(r.cold)}
+    rivals = {name: cold for name, cold in right.items() if name != WINNER}
+    rival = min(rivals, key=lambda name: rivals[name].median_us, default="")
     cost = loaded.family.cost(problem)
     floor_us = max((cost.bytes_read + cost.bytes_written) / BYTES_PER_US, cost.special / SPECIAL_PER_US)
     row: dict[str, Any] = {
@@ -68,15 +69,15 @@ def row_of(
         "winner_us": own.cold.median_us if own.cold else None,
         "floor_us": round(floor_us, 2),
         "best_rival": rival,
-        "rival_us": right[rival].cold.median_us if rival else None,  # type: ignore[union-attr]
+        "rival_us": rivals[rival].median_us if rival else None,
         "speed_up": None,
         "speed_up_low": None,
         "speed_up_high": None,
         "wrong": " ".join(sorted(n for n, r in found.items() if r.status is Status.WRONG)),
         "configuration": configuration_id(loaded.family, winner),
     }
-    if rival and own.cold is not None and WINNER in right:
-        ratio = time_ratio(right[rival].cold, own.cold)  # type: ignore[arg-type]
+    if rival and WINNER in right:
+        ratio = time_ratio(rivals[rival], right[WINNER])
         row |= {"speed_up": ratio.value, "speed_up_low": ratio.low, "speed_up_high": ratio.high}
     return row
 
