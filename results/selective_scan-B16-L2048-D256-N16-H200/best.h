@@ -18,7 +18,7 @@
  * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
  * against the default: 15.6x faster than the default (881.6 us)
  * measured at:         2026-11-30T12:23:05.041198+00:00
- * command:             ktune search selective_scan --seed 0 --trials 200 --results /tmp/rep/seed0
+ * command:             ktune search selective_scan --seed 0 --trials 200
  * ktune:               0.1.0
  *
  * The macro of a parameter may be overridden with -D; the C++ struct Tuned follows it. Grid, block and shared
@@ -224,7 +224,7 @@
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: a5710aedcba1301ea9e962df2218a47498c896055f0feccd23a375cc46d97d38; source digest: f084477b7936ec201e7df3de866fd589d3097a444f85a039f00c54522df94d11; time, L2 cold: median 56.55 us, 95 % interval [56.48, 56.61] us, 130 samples (event pair behind a delay, one launch, empty pair 1.3 us); time, L2 hot: median 55.58 us, 95 % interval [55.54, 55.62] us, 130 samples (event pair behind a delay, 8 launches, empty pair 1.3 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.25 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 15.6x faster than the default (881.6 us); measured at: 2026-11-30T12:23:05.041198+00:00; command: ktune search selective_scan --seed 0 --trials 200 --results /tmp/rep/seed0; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: a5710aedcba1301ea9e962df2218a47498c896055f0feccd23a375cc46d97d38; source digest: f084477b7936ec201e7df3de866fd589d3097a444f85a039f00c54522df94d11; time, L2 cold: median 56.55 us, 95 % interval [56.48, 56.61] us, 130 samples (event pair behind a delay, one launch, empty pair 1.3 us); time, L2 hot: median 55.58 us, 95 % interval [55.54, 55.62] us, 130 samples (event pair behind a delay, 8 launches, empty pair 1.3 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.25 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 15.6x faster than the default (881.6 us); measured at: 2026-11-30T12:23:05.041198+00:00; command: ktune search selective_scan --seed 0 --trials 200; ktune: 0.1.0"
 
 /*
  * The entry tuned for exactly these sizes on this GPU (its name as in cudaDeviceProp; NULL for any),
