@@ -25,7 +25,7 @@ STAGE_BYTES_PER_THREAD = 64
 # As far as tensor-core sums, which are cut off and not rounded, are exact enough without moving to fp32 in between.
 LONGEST_SUM = 1024
 REGISTERS = 65536
-REGISTERS_BESIDE_SUMS = 84
+REGISTERS_BESIDE_SUMS = 74
 
 
 def ceil_div(a: int, b: int) -> int:
@@ -218,7 +218,7 @@ family = Family(
         ),
         Rule(
             f"the sums of a thread and {REGISTERS_BESIDE_SUMS} registers more fit in {REGISTERS} a multiprocessor",
-            lambda columns, warpgroups: 128 * warpgroups * (columns // 2 + REGISTERS_BESIDE_SUMS) <= REGISTERS,
+            lambda columns, warpgroups: 128 * warpgroups * (columns + REGISTERS_BESIDE_SUMS) <= REGISTERS,
         ),
     ),
     source=lambda configuration: {"cublas": "epilogue.cu", "bf16_gemm": "bf16_gemm.cu", "wgmma": "wgmma.cu"}[

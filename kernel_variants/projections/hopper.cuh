@@ -3,6 +3,8 @@
 // On ktune's CPU executor the product is computed from the same registers and the same bytes of shared memory.
 #pragma once
 
+#include "split.cuh"
+
 namespace projections {
 
 constexpr int kRowBytes = 128;
@@ -66,9 +68,6 @@ __device__ __forceinline__ void pin(float (&sums)[kSums]) {
 
 #ifdef KTUNE_CPU
 
-inline float low_bf16(unsigned word) { return __uint_as_float(word << 16); }
-inline float high_bf16(unsigned word) { return __uint_as_float(word & 0xffff0000u); }
-
 template <int kSums>
 inline void multiply(float (&d)[kSums], const unsigned (&a)[4], const char* tile, int chunk, int keep) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -82,8 +81,8 @@ inline void multiply(float (&d)[kSums], const unsigned (&a)[4], const char* tile
     for (int w = 0; w < 8; ++w) {
       const char* at = tile + n * kRowBytes + ((chunk + w / 4) ^ n % 8) * 16 + w % 4 * 4;
       const unsigned b = *reinterpret_cast<const unsigned*>(at);
-      sum = fmaf(low_bf16(words[s % 4 / 2][w]), low_bf16(b), sum);
-      sum = fmaf(high_bf16(words[s % 4 / 2][w]), high_bf16(b), sum);
+      sum = fmaf(f16_to_float(words[s % 4 / 2][w]), f16_to_float(b), sum);
+      sum = fmaf(f16_to_float(words[s % 4 / 2][w] >> 16), f16_to_float(b >> 16), sum);
     }
     d[s] = sum;
   }
@@ -115,7 +114,7 @@ __device__ __forceinline__ unsigned long long tile_descriptor(unsigned address) 
       "{\n"                                                                           \
       ".reg .pred keep;\n"                                                            \
       "setp.ne.b32 keep, " keeping ", 0;\n"                                           \
-      "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.bf16.bf16 {" sums "}, "    \
+      "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.f16.f16 {" sums "}, "    \
       inputs ", keep, 1, 1, 0;\n"                                                     \
       "}\n"                                                                           \
       : __VA_ARGS__                                                                   \

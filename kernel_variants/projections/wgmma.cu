@@ -1,9 +1,9 @@
 // The projections on Hopper's tensor cores at fp32 accuracy: [delta | B | C] = x [rows, K] [W_delta; W_B; W_C]^T, with
 // softplus(. + bias) for delta.
 //
-// Each operand is split into two bf16 numbers, see split.cuh, and all products but lo lo are summed in fp32. A block keeps
-// `columns` rows of the weights, all of K, in shared memory for good: it splits them once. Its warpgroups then work alone,
-// without a barrier: each takes every (row_blocks warpgroups)-th 64 rows of x, which each lane copies for itself, `stages`
+// Each operand is scaled and split into two fp16 numbers, see split.cuh, and all products but lo lo are summed in fp32, those
+// with a lo apart. Rows whose numbers the parts don't hold are computed in CUDA cores instead. A block keeps `columns` rows
+// of the weights, all of K, in shared memory for good: it splits them once. Its warpgroups then work alone, without a barrier: each takes every (row_blocks warpgroups)-th 64 rows of x, which each lane copies for itself, `stages`
 // slices of 32 columns ahead, splits in registers and gives to the tensor cores from there, a slice's products while the
 // next slice is split. What one warpgroup spends on softplus and stores, the others multiply.
 //
@@ -14,7 +14,6 @@
 // Source of the fragment layouts and descriptors: PTX ISA, section "wgmma".
 #include "hopper.cuh"
 #include "softplus.cuh"
-#include "split.cuh"
 
 namespace projections {
 
@@ -31,11 +30,24 @@ constexpr int kStageVectors = 4 * kThreads;
 constexpr int kSums = kColumns / 2;
 // Vectors of the weights that a thread has under way while it splits them.
 constexpr int kAtOnce = 8;
+// Largest numbers of a row that tensor cores take: 1023 of x, 63 of the weights.
+constexpr float kXScale = 64.0f;
+constexpr float kWScale = 1024.0f;
 
 static_assert(kColumns % 16 == 0, "a lane stores four neighbours of 16 columns");
 static_assert(kTileBytes % 1024 == 0, "swizzled tiles start at multiples of 1024 bytes");
 static_assert(kThreads / 8 % 16 == 0, "a thread's rows of the weights have one place in 16");
 static_assert(kStages >= 2, "a slice lands while another is multiplied");
+
+// Of kLanes neighbours, a power of two; all lanes of the warp take part.
+template <int kLanes>
+__device__ __forceinline__ float largest_of_lanes(float largest) {
+#pragma unroll
+  for (int distance = 1; distance < kLanes; distance *= 2) {
+    largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, distance));
+  }
+  return largest;
+}
 
 struct Sizes {
   int rows;
@@ -61,31 +73,34 @@ struct Weights {
   }
 
   // The block's columns from n0 on, split: slices of tiles [kColumns rows, hi of 32 columns | lo of them]. Eight threads
-  // take a row, 16 bytes of each slice for each of them.
-  __device__ void split_into(char* tiles, int n0, const Sizes& sizes) const {
+  // take a row, 16 bytes of each slice for each of them. Returns whether the parts hold this thread's rows.
+  __device__ bool split_into(char* tiles, int n0, const Sizes& sizes) const {
     const int first = static_cast<int>(threadIdx.x) / 8;
     const int eighth = static_cast<int>(threadIdx.x) % 8;
     const int swizzle = first % 8;
     // A step from row to row is a multiple of 16, so that this is the thread's place in all of its rows.
     const int column = first % 8 / 2 * 4 + first % 16 / 8 * 2 + first % 2;
     const int slices = sizes.slices();
+    bool held = true;
 #pragma unroll 1
     for (int tile_row = first; tile_row < kColumns; tile_row += kThreads / 8) {
       const float* from = row(n0 + tile_row / 16 * 16 + column, sizes);
+      float largest = 0.0f;
 #pragma unroll 1
       for (int slice = 0; slice < slices; slice += kAtOnce) {
-        float4 held[kAtOnce];
+        float4 vectors[kAtOnce];
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const int k = (slice + i) * kDepth + eighth * 4;
-          held[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-          if (from != nullptr && k < sizes.k) held[i] = *reinterpret_cast<const float4*>(from + k);
+          vectors[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+          if (from != nullptr && k < sizes.k) vectors[i] = *reinterpret_cast<const float4*>(from + k);
         }
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           if (slice + i >= slices) break;
           char* to = tiles + (slice + i) * kTileBytes + tile_row * kRowBytes + eighth % 4 * 4;
-          const Parts parts = split_infinite(held[i]);
+          largest = largest_of(largest, vectors[i]);
+          const Parts parts = split_f16(vectors[i], kWScale);
 #pragma unroll
           for (int pair = 0; pair < 2; ++pair) {
             const int chunk = eighth / 4 * 2 + pair;
@@ -94,7 +109,10 @@ struct Weights {
           }
         }
       }
+      largest = largest_of_lanes<8>(largest);
+      held = held && held_in_f16(largest, kWScale);
     }
+    return held;
   }
 };
 
@@ -135,18 +153,29 @@ struct Copies {
   }
 };
 
+// Tensor cores cut off as they add, at each addition a bit of the sum so far: the small products have sums of their own.
+struct Sums {
+  float large[kSums];
+  float small[kSums];
+
+  // The products must have ended.
+  __device__ __forceinline__ float of(int s) const { return (large[s] + small[s]) * (1.0f / (kXScale * kWScale)); }
+};
+
 // A warpgroup's slice of x, 64 rows and 32 columns, as wgmma takes it from registers.
 struct Fragments {
   unsigned high[2][4];
   unsigned low[2][4];
 
-  // from: the thread's vectors of the slice.
-  __device__ __forceinline__ void load(const float4* from) {
+  // from: the thread's vectors of the slice; largest: of its two rows so far.
+  __device__ __forceinline__ void load(const float4* from, float (&largest)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const Parts parts = split(from[(2 * half + j) * kThreads]);
+        const float4 vector = from[(2 * half + j) * kThreads];
+        largest[half] = largest_of(largest[half], vector);
+        const Parts parts = split_f16(vector, kXScale);
 #pragma unroll
         for (int pair = 0; pair < 2; ++pair) {
           high[j][half + 2 * pair] = parts.high[pair];
@@ -156,22 +185,24 @@ struct Fragments {
     }
   }
 
-  // All products of the slice, the small ones first.
-  __device__ __forceinline__ void multiply_with(const char* tile, float (&sums)[kSums], int keep) const {
+  // All products of the slice.
+  __device__ __forceinline__ void multiply_with(const char* tile, Sums& sums, int keep) const {
     begin_products();
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
-      multiply(sums, low[j], tile, 2 * j, j > 0 ? 1 : keep);
-      multiply(sums, high[j], tile, 4 + 2 * j, 1);
-      multiply(sums, high[j], tile, 2 * j, 1);
+      multiply(sums.small, low[j], tile, 2 * j, j > 0 ? 1 : keep);
+      multiply(sums.small, high[j], tile, 4 + 2 * j, 1);
+      multiply(sums.large, high[j], tile, 2 * j, j > 0 ? 1 : keep);
     }
     close_products();
   }
 };
 
-// Sum 4 i + e is row (e / 2) * 8 of the lane's and row 8 i + 2 t + e % 2 of the weights' tile.
-__device__ __forceinline__ void store_sums(const float (&sums)[kSums], const Outputs& outputs, const float* biases,
-                                           long long first_row, int n0, int rows) {
+// The lane's columns of its rows `first_row` and the 8th after it, 16p + 4t to 16p + 4t + 3; value(half, p, v): the product
+// at row half and the v-th of these columns.
+template <typename Value>
+__device__ __forceinline__ void store_columns(const Outputs& outputs, const float* biases, long long first_row, int n0,
+                                              int rows, Value value) {
   const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int part = 0; part < kColumns / 16; ++part) {
@@ -182,15 +213,40 @@ __device__ __forceinline__ void store_sums(const float (&sums)[kSums], const Out
     for (int half = 0; half < 2; ++half) {
       const long long row = first_row + 8 * half;
       if (row >= rows) continue;
-      const float* four = sums + 8 * part + 2 * half;
-      const float values[4] = {four[0], four[1], four[4], four[5]};
 #pragma unroll
       for (int v = 0; v < 4; v += kWidth) {
         float some[kWidth], some_biases[kWidth];
 #pragma unroll
-        for (int i = 0; i < kWidth; ++i) some[i] = values[v + i], some_biases[i] = of_columns[v + i];
+        for (int i = 0; i < kWidth; ++i) some[i] = value(half, part, v + i), some_biases[i] = of_columns[v + i];
         outputs.store(row, n0 + column + v, some, some_biases);
       }
+    }
+  }
+}
+
+// The same rows and columns by fp32 arithmetic, for any numbers.
+__device__ __forceinline__ void store_in_fp32(const float* x, const Weights& weights, const Sizes& sizes,
+                                           const Outputs& outputs, const float* biases, long long first_row, int n0) {
+  const int t = static_cast<int>(threadIdx.x) % 4;
+#pragma unroll 1
+  for (int half = 0; half < 2; ++half) {
+    const long long row = first_row + 8 * half;
+    if (row >= sizes.rows) continue;
+#pragma unroll 1
+    for (int i = 0; i < kColumns / 4; ++i) {
+      const int column = i / 4 * 16 + 4 * t + i % 4;
+      const float* weight = weights.row(n0 + column, sizes);
+      if (weight == nullptr) continue;
+      float sum = 0.0f;
+#pragma unroll 1
+      for (int k = 0; k < sizes.k; k += 4) {
+        const float4 a = *reinterpret_cast<const float4*>(x + row * sizes.k + k);
+        const float4 b = *reinterpret_cast<const float4*>(weight + k);
+        sum = fmaf(a.w, b.w, fmaf(a.z, b.z, fmaf(a.y, b.y, fmaf(a.x, b.x, sum))));
+      }
+      float one[1] = {sum};
+      const float bias[1] = {biases[column]};
+      outputs.store(row, n0 + column, one, bias);
     }
   }
 }
@@ -221,37 +277,52 @@ wgmma(const float* __restrict__ x, const float* __restrict__ w_delta, const floa
   Copies copies{x, sizes, ring + threadIdx.x, first_tile, row_blocks * kGroups};
 #pragma unroll
   for (int i = 0; i + 1 < kStages; ++i) copies.next();
-  Weights{w_delta, w_b, w_c}.split_into(tiles, n0, sizes);
+  const Weights weights{w_delta, w_b, w_c};
+  const bool held = weights.split_into(tiles, n0, sizes);
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x); i < kColumns; i += kThreads) {
     biases[i] = n0 + i < p_size ? bias[n0 + i] : 0.0f;
   }
   publish_tiles();
-  __syncthreads();
+  const bool all_held = __syncthreads_and(held ? 1 : 0) != 0;
 
   const Outputs outputs{delta, b, c, p_size, s_size};
   const int lane_row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4;
   const float4* mine = ring + threadIdx.x;
-  float sums[kSums];
+  Sums sums;
+  float largest[2];
   Fragments even, odd;
   int stage = 0;
   // Registers of `now` are free: the products that read them ended at the wait of the slice before.
   const auto take = [&](Fragments& now, int slice) {
     wait_copies<kStages - 2>();
-    now.load(mine + stage * kStageVectors);
+    now.load(mine + stage * kStageVectors, largest);
     stage = stage + 1 == kStages ? 0 : stage + 1;
     copies.next();
     now.multiply_with(tiles + slice * kTileBytes, sums, slice > 0 ? 1 : 0);
     wait_products<1>();
   };
   for (int tile = first_tile; tile < sizes.tiles(); tile += row_blocks * kGroups) {
+    largest[0] = largest[1] = 0.0f;
     for (int slice = 0; slice < slices; slice += 2) {
       take(even, slice);
       if (slice + 1 == slices) break;
       take(odd, slice + 1);
     }
     wait_products<0>();
-    pin(sums);
-    store_sums(sums, outputs, biases, static_cast<long long>(tile) * kRows + lane_row, n0, rows);
+    pin(sums.large);
+    pin(sums.small);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) largest[half] = largest_of_lanes<4>(largest[half]);
+    const bool rows_held = held_in_f16(largest[0], kXScale) && held_in_f16(largest[1], kXScale);
+    const long long row = static_cast<long long>(tile) * kRows + lane_row;
+    if (__all_sync(0xffffffffu, all_held && rows_held)) {
+      // Sum 4 i + e is row (e / 2) * 8 of the lane's and row 8 i + 2 t + e % 2 of the weights' tile.
+      store_columns(outputs, biases, row, n0, rows, [&](int half, int part, int v) {
+        return sums.of(8 * part + 2 * half + v / 2 * 4 + v % 2);
+      });
+    } else {
+      store_in_fp32(x, weights, sizes, outputs, biases, row, n0);
+    }
   }
 }

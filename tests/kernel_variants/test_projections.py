@@ -196,6 +196,30 @@ def test_the_products_on_tensor_cores_keep_the_bound_for_inputs_of_every_kind(ki
         assert ((found[name].double() - truth[name]).abs() <= bound[name]).all()
 
 
+def test_what_is_lost_is_less_than_bf16_loses(execute):
+    """Two parts of 8 bits lose up to 1.7e-6 of the terms' sizes here, additions in fp32 2.4e-7."""
+    sizes = problem(64, 128, 16, 256)
+    given = REFERENCE.inputs(sizes, seed=8)
+    found = execute({"algorithm": "wgmma", "vector_width": 4}, sizes, given)
+    truth = REFERENCE.reference(sizes, given)
+    for name in ("B", "C"):
+        size = given["x"].double().abs() @ given[f"W_{name}"].double().abs().t()
+        assert ((found[name].double() - truth[name]).abs() <= 2.0**-21 * size).all()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-8, 9e-4, 0.03, 40.0, 1100.0, 7e4, 1e18])
+@pytest.mark.parametrize("tensor", ["x", "W_delta", "W_C"])
+@pytest.mark.parametrize("row", [0, 37])
+def test_rows_of_numbers_that_fp16_does_not_hold_are_as_exact(scale, tensor, row, execute):
+    sizes = problem(70, 48, 16, 68)
+    given = REFERENCE.inputs(sizes, seed=8)
+    given[tensor][row % given[tensor].shape[0]] *= scale
+    found = execute({"algorithm": "wgmma"}, sizes, given)
+    truth, bound = REFERENCE.reference(sizes, given), REFERENCE.bound(sizes, given)
+    for name in OUTPUTS:
+        assert ((found[name].double() - truth[name]).abs() <= bound[name]).all()
+
+
 @pytest.mark.parametrize("tensor", ["x", "W_delta", "W_B"])
 def test_infinite_and_absent_numbers_give_what_they_give_in_float64(tensor, execute):
     sizes = problem(66, 40, 16, 36)
@@ -230,9 +254,9 @@ def test_softplus_is_exact_to_a_millionth_and_overflows_nowhere(execute):
         {"algorithm": "cublas"},
         {"algorithm": "bf16_gemm", "vector_width": 4},
         {"algorithm": "wgmma", "vector_width": 4},
-        {"algorithm": "wgmma", "warpgroups": 3, "stages": 3, "fast_math": True},
-        {"algorithm": "wgmma", "columns": 96, "warpgroups": 3},
-        {"algorithm": "wgmma", "columns": 48, "warpgroups": 4, "stages": 2, "vector_width": 4},
+        {"algorithm": "wgmma", "stages": 3, "fast_math": True},
+        {"algorithm": "wgmma", "columns": 96, "warpgroups": 2},
+        {"algorithm": "wgmma", "columns": 48, "warpgroups": 3, "stages": 2, "vector_width": 4},
     ],
     ids=lambda chosen: "-".join(map(str, chosen.values())),
 )
