@@ -45,11 +45,16 @@ class ShownProgress:
         self._clear()
         print(sentence, file=self._stream, flush=True)
 
-    def on_start(self, total: int, resumed: int) -> None:
+    def on_start(self, total: int, resumed: int, elsewhere: int) -> None:
         if resumed >= total > 0:
             self.say(f"complete: {resumed} of {total} trials are on record; a larger --trials goes on")
         elif resumed:
             self.say(f"resuming: {resumed} of {total} trials are on record")
+        if elsewhere and resumed < total:
+            self.say(
+                f"note: {elsewhere} of them were timed on another GPU, which may be a few per cent faster or slower; "
+                "the fastest of each take part in the final, on this one alone"
+            )
 
     def on_phase(self, phase: str, total: int) -> None:
         self._incumbent = None if phase == "finalists" else self._incumbent

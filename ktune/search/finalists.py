@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
+from itertools import zip_longest
 
 from ktune.core.model import Configuration, Effort, Measurement, Request
 from ktune.core.space import Space
@@ -99,11 +100,11 @@ class Finalists:
         point = self._simplified()
         left = int(AROUND_SHARE * self._study.trials_done)
         for _ in range(ROUNDS):
-            leader = [m.variant.configuration for m in self._ranked()[:1]]
-            around = [near for centre in (*leader, point) for near in self._space.neighbours(centre)]
+            leaders = [m.variant.configuration for m in leaders_of_gpus(self._ranked())]
+            around = [near for centre in (*leaders, point) for near in self._space.neighbours(centre)]
             known = self._known()
             new = [near for near in dict.fromkeys(around) if near not in known][:left]
-            if not leader or not new:
+            if not leaders or not new:
                 break
             left -= len(new)
             self._measure_extra(new, "neighbours")
@@ -193,14 +194,26 @@ def choose_finalists(
     """The short measurements of those that take part in the final, the leader's first.
 
     ranked: those that may win, the fastest first. Of them, all near the leader, at least LEAST and at most `most`; and
-    those of `always`, whatever their times.
+    those of `always`, whatever their times. Where a search went on on another GPU, short times of the two are not
+    compared: near is who is near the leader of the same GPU, and the GPUs' fastest take part in turn.
     """
-    if not ranked:
-        return []
-    limit_us = NEAR * (eligible_time_us(ranked[0]) or math.inf)
-    near = sum((eligible_time_us(m) or math.inf) <= limit_us for m in ranked)
+    limits_us = {_gpu(m): NEAR * (eligible_time_us(m) or math.inf) for m in leaders_of_gpus(ranked)}
+    near = sum((eligible_time_us(m) or math.inf) <= limits_us[_gpu(m)] for m in ranked)
     count = min(most, max(near, LEAST))
-    return [*ranked[:count], *(m for m in ranked[count:] if m.variant.configuration in always)]
+    in_turn = [m for row in zip_longest(*_by_gpu(ranked).values()) for m in row if m is not None]
+    return [*in_turn[:count], *(m for m in in_turn[count:] if m.variant.configuration in always)]
+
+
+def leaders_of_gpus(ranked: Sequence[Measurement]) -> list[Measurement]:
+    """The fastest of those that each GPU measured."""
+    return [of_gpu[0] for of_gpu in _by_gpu(ranked).values()]
+
+
+def _by_gpu(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
+    found: dict[str, list[Measurement]] = {}
+    for m in measurements:
+        found.setdefault(_gpu(m), []).append(m)
+    return found
 
 
 def _gpu(m: Measurement) -> str:

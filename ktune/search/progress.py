@@ -28,8 +28,8 @@ class Snapshot:
 class Progress(Protocol):
     """Called in the searching thread; what it raises ends the search."""
 
-    def on_start(self, total: int, resumed: int) -> None:
-        """The search begins: `total` trials, `resumed` of them measured before."""
+    def on_start(self, total: int, resumed: int, elsewhere: int) -> None:
+        """The search begins: `total` trials, `resumed` of them measured before, `elsewhere` on another GPU."""
         ...
 
     def on_result(self, m: Measurement, snapshot: Snapshot) -> None:
@@ -48,7 +48,7 @@ class Progress(Protocol):
 class Silent:
     """Tells nobody."""
 
-    def on_start(self, total: int, resumed: int) -> None: ...
+    def on_start(self, total: int, resumed: int, elsewhere: int) -> None: ...
 
     def on_result(self, m: Measurement, snapshot: Snapshot) -> None: ...
 

@@ -89,7 +89,7 @@ class _Run:
 
     def carry_out(self, sampler: Sampler, final: Finalists) -> Outcome:
         progress = self._recorder.progress
-        progress.on_start(self._total, min(self._study.trials_done, self._total))
+        progress.on_start(self._total, min(self._study.trials_done, self._total), self._timed_elsewhere())
         interrupted = False
         try:
             self._search(sampler)
@@ -103,6 +103,12 @@ class _Run:
         if outcome.winner is None and outcome.counts and not interrupted:
             raise nothing_passed(self._study)
         return outcome
+
+    def _timed_elsewhere(self) -> int:
+        """How many short times are of another GPU."""
+        here = self._recorder.evaluator.environment.gpu_uuid
+        short = latest(self._study.measurements(), Effort.SEARCH).values()
+        return sum(m.environment is not None and m.environment.gpu_uuid not in ("", here) for m in short)
 
     def _search(self, sampler: Sampler) -> None:
         if self._study.trials_done >= self._total:

@@ -42,7 +42,7 @@ def test_the_default_and_each_better_variant_are_told(loaded: LoadedFamily) -> N
     progress = ShownProgress(loaded.family, default(loaded), stream=stream, live=False)
     first = measured(loaded, 0, 970.0)
     better = measured(loaded, 31, 212.0, block_size=64, items=2)
-    progress.on_start(200, 0)
+    progress.on_start(200, 0, 0)
     progress.on_result(first, snapshot(1, first))
     progress.on_result(better, snapshot(31, better))
     progress.on_result(measured(loaded, 32, 300.0, items=4), snapshot(32, better))
@@ -50,6 +50,17 @@ def test_the_default_and_each_better_variant_are_told(loaded: LoadedFamily) -> N
     assert lines[0].startswith("default     970.0 us +-")
     assert lines[1] == "12s   #31   212.0 us  block 64, items 2"
     assert len(lines) == 2
+
+
+def test_times_of_another_gpu_are_told_when_a_search_goes_on(loaded: LoadedFamily) -> None:
+    def told(resumed: int, elsewhere: int) -> list[str]:
+        stream = io.StringIO()
+        ShownProgress(loaded.family, default(loaded), stream=stream, live=False).on_start(200, resumed, elsewhere)
+        return stream.getvalue().splitlines()
+
+    assert told(145, 0) == ["resuming: 145 of 200 trials are on record"]
+    assert told(145, 140)[1].startswith("note: 140 of them were timed on another GPU")
+    assert len(told(200, 140)) == 1
 
 
 def test_a_terminal_has_one_line_that_is_written_over(loaded: LoadedFamily) -> None:

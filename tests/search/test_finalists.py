@@ -12,11 +12,12 @@ from ktune.core.errors import NothingPassed
 from ktune.core.model import Configuration, Effort, Measurement, Problem, Request, Status, Timing
 from ktune.gpu.protocol import Entrant, RaceResult
 from ktune.search.final import noise_percent, noise_warnings
-from ktune.search.finalists import choose_finalists
+from ktune.search.finalists import choose_finalists, leaders_of_gpus
 from ktune.study.ranking import rank
 from tests.fake_gpu import FakeEvaluator
 from tests.search.toy_search import (
     InterruptedEvaluator,
+    ScriptedEvaluator,
     Watcher,
     fails,
     measure,
@@ -344,6 +345,33 @@ def test_finalists_are_those_near_the_leader_but_not_too_few_nor_too_many(
 ) -> None:
     found = ranked(*times_us)
     assert choose_finalists(found, (), most) == found[:chosen]
+
+
+def test_a_gpu_whose_times_are_all_longer_has_its_fastest_in_the_final() -> None:
+    fast, slow = ranked(*range(100, 120)), ranked(*range(110, 130))
+    other = [replace(m, environment=replace(FakeEvaluator.environment, gpu_uuid="GPU-slow")) for m in slow]
+    mixed = sorted([*fast, *other], key=lambda m: m.cold_us or 0.0)
+    assert choose_finalists(mixed, (), 6) == [m for pair in zip(fast[:3], other[:3], strict=True) for m in pair]
+    assert leaders_of_gpus(mixed) == [fast[0], other[0]]
+
+
+def test_the_fastest_of_both_gpus_of_a_search_are_in_its_final(tmp_path: Path) -> None:
+    """The second GPU is so slow that the first one's times beat all of its."""
+
+    def slow(request: Request, m: Measurement) -> Measurement:
+        assert m.cold is not None and m.environment is not None
+        elsewhere = replace(m.environment, gpu_uuid="GPU-slow")
+        return replace(m, cold=timing(50.0 * m.cold.median_us), environment=elsewhere)
+
+    search_toy(tmp_path, 20, finalists=0)
+    gpu, watcher = ScriptedEvaluator(slow), Watcher()
+    gpu.environment = replace(FakeEvaluator.environment, gpu_uuid="GPU-slow")
+    search_toy(tmp_path, 30, gpu, progress=watcher)
+    assert (watcher.started, watcher.elsewhere) == ((30, 20), 20)
+    measured_by = {m.variant: m.environment.gpu_uuid for m in short(tmp_path) if m.environment}
+    finalists = [measured_by[e.variant] for e in gpu.races[0][1] if e.variant]
+    assert finalists.count("GPU-slow") >= 2
+    assert finalists.count(FakeEvaluator.environment.gpu_uuid) >= 2
 
 
 def test_the_default_is_a_finalist_however_slow() -> None:

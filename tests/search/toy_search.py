@@ -114,12 +114,14 @@ class Watcher:
 
     def __init__(self) -> None:
         self.started: tuple[int, int] | None = None
+        self.elsewhere = 0
         self.phases: list[tuple[str, int]] = []
         self.results: list[tuple[Measurement, Snapshot]] = []
         self.outcome: Outcome | None = None
 
-    def on_start(self, total: int, resumed: int) -> None:
+    def on_start(self, total: int, resumed: int, elsewhere: int) -> None:
         self.started = (total, resumed)
+        self.elsewhere = elsewhere
 
     def on_result(self, m: Measurement, snapshot: Snapshot) -> None:
         self.results.append((m, snapshot))
