@@ -2,7 +2,8 @@
 
 A family folder holds `family.py` (this contract, no torch), `reference.py` (inputs and the float64
 reference), its `.cu` templates, and optionally `operations.py` and `peers.py`. `family.py` must define
-`family = Family(...)`. Loading a family runs its Python. docs/family.md walks through each part.
+`family = Family(...)`. These modules may import others of the folder: `from .plans import plan`. Loading a
+family runs its Python. docs/family.md walks through each part.
 """
 
 from __future__ import annotations

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib
 import importlib.util
 import math
 import os
 import sys
+import traceback
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import cast
@@ -19,7 +22,7 @@ from ktune.core.errors import FamilyError, UsageError
 from ktune.core.model import Problem
 from ktune.core.tensor_map import TYPES
 
-_MODULE_PREFIX = "_ktune_family_"
+_PACKAGE_PREFIX = "_ktune_family_"
 
 
 @dataclass(frozen=True)
@@ -95,26 +98,49 @@ def named_problem(family: Family, label: str) -> Problem:
 
 def is_family_module(name: str) -> bool:
     """Whether a module of that name was loaded from a family's folder."""
-    return name.startswith(_MODULE_PREFIX)
+    return name.startswith(_PACKAGE_PREFIX)
 
 
 def _load_module(folder: Path, name: str) -> ModuleType:
+    """A module of the folder, as part of a package, so that it may import its siblings: `from .plans import plan`.
+
+    The package is named after the folder's path: folders of the same name share nothing.
+    """
     path = folder / f"{name}.py"
     if not path.is_file():
         raise FamilyError(f"{folder} holds no {name}.py, which this needs; see docs/family.md")
-    key = f"{_MODULE_PREFIX}{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}_{name}"
-    if key in sys.modules:
-        return sys.modules[key]
-    spec = importlib.util.spec_from_file_location(key, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[key] = module
+    package = f"{_PACKAGE_PREFIX}{hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]}"
+    before = set(sys.modules)
+    if package not in before:
+        spec = ModuleSpec(package, None, is_package=True)
+        spec.submodule_search_locations = [str(folder)]
+        sys.modules[package] = importlib.util.module_from_spec(spec)
+    importlib.invalidate_caches()
     try:
-        spec.loader.exec_module(module)
+        return importlib.import_module(f"{package}.{name}")
     except (Exception, SystemExit) as error:
-        del sys.modules[key]
-        raise FamilyError(f"{path} does not load: {type(error).__name__}: {error}") from error
-    return module
+        _forget([key for key in list(sys.modules) if key.startswith(package) and key not in before])
+        failed = _innermost_module(error, package) or path
+        said = str(error).replace(package, folder.name)
+        raise FamilyError(f"{failed} does not load: {type(error).__name__}: {said}") from error
+
+
+def _innermost_module(error: BaseException, package: str) -> Path | None:
+    """The file of the package's module that was being executed, the innermost of those that import each other."""
+    found = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__", "").startswith(package):
+            found = Path(frame.f_code.co_filename)
+    return found
+
+
+def _forget(names: list[str]) -> None:
+    """Remove modules, also where their packages name them: `from . import plans` looks there first."""
+    for name in names:
+        del sys.modules[name]
+        parent, _, child = name.rpartition(".")
+        if parent in sys.modules:
+            vars(sys.modules[parent]).pop(child, None)
 
 
 def _check(family: Family, folder: Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from ktune.api import KernelLaunch
 from ktune.core.errors import FamilyError, UsageError
-from ktune.core.loading import load_family, shipped_families
+from ktune.core.loading import is_family_module, load_family, shipped_families
+from ktune.core.model import Configuration
 from ktune.core.settings import read_settings
 
 MINIMAL = """
@@ -42,9 +46,6 @@ def test_a_shipped_family_is_loaded_by_its_name(name: str) -> None:
 
 
 def test_a_family_loads_without_importing_torch(families: Path) -> None:
-    import subprocess
-    import sys
-
     code = (
         f"import sys; from ktune.core.loading import load_family; load_family({str(families / 'toy')!r}); "
         "sys.exit('torch' in sys.modules)"
@@ -112,6 +113,99 @@ def test_two_folders_of_one_name_do_not_share_modules(tmp_path: Path) -> None:
     one = load_family(write(tmp_path / "one", "family = make(name='one')"))
     two = load_family(write(tmp_path / "two", "family = make(name='two')"))
     assert (one.name, two.name) == ("one", "two")
+
+
+def parts(folder: Path, **texts: str) -> Path:
+    """A family whose family.py takes its plan from a sibling, with these modules."""
+    write(folder, "from .plans import plan\nfamily = make(plan=plan)\n")
+    for name, text in {"plans": PLANS, **texts}.items():
+        (folder / f"{name}.py").write_text(text)
+    return folder
+
+
+PLANS = """
+from ktune.api import KernelLaunch, Plan
+from .sizes import GRID
+
+def plan(configuration, problem):
+    return Plan((KernelLaunch("mini", GRID, (32, 1, 1), ()),))
+"""
+
+
+def grid(folder: Path) -> tuple[int, ...]:
+    family = load_family(folder).family
+    (launch,) = family.plan(Configuration(()), family.problem(N=4)).launches
+    assert isinstance(launch, KernelLaunch)
+    return launch.grid
+
+
+def test_a_family_imports_its_siblings_and_not_those_of_a_folder_of_the_same_name(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        parts(tmp_path / str(number) / "mini", sizes=f"GRID = ({number}, 1, 1)\n")
+    assert grid(tmp_path / "1" / "mini") == (1, 1, 1)
+    assert grid(tmp_path / "2" / "mini") == (2, 1, 1)
+
+
+def test_all_modules_of_a_family_share_their_siblings(tmp_path: Path) -> None:
+    texts = {"sizes": "GRID = (3, 1, 1)\n", "peers": "from . import family, sizes\n"}
+    loaded = load_family(parts(tmp_path / "mini", **texts))
+    peers = loaded.module("peers")
+    assert peers.family.family is loaded.family and peers.sizes is loaded.module("sizes")
+    assert is_family_module(peers.sizes.__name__)
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        ({"sizes": "1 / 0\n"}, r"mini/sizes\.py does not load: ZeroDivisionError: division by zero"),
+        ({"sizes": "raise SystemExit(2)\n"}, r"mini/sizes\.py does not load: SystemExit: 2"),
+        ({"sizes": "GRID = (\n"}, r"mini/plans\.py does not load: SyntaxError: .*\(sizes\.py, line 1\)"),
+        ({"sizes": ""}, r"mini/plans\.py does not load: ImportError: cannot import name 'GRID' from 'mini\.sizes'"),
+        ({}, r"mini/plans\.py does not load: ModuleNotFoundError: No module named 'mini\.sizes'"),
+    ],
+    ids=["raises", "exits", "no python", "lacks a name", "missing"],
+)
+def test_a_sibling_that_does_not_load_is_named_and_leaves_nothing(
+    tmp_path: Path, texts: dict[str, str], message: str
+) -> None:
+    before = set(sys.modules)
+    folder = parts(tmp_path / "mini", **texts)
+    with pytest.raises(FamilyError, match=message):
+        load_family(folder)
+    assert not [name for name in set(sys.modules) - before if is_family_module(name)]
+    (folder / "sizes.py").write_text("GRID = (2 + 2, 1, 1)\n")
+    assert grid(folder) == (4, 1, 1)
+
+
+def test_a_module_that_does_not_load_leaves_those_that_did(tmp_path: Path) -> None:
+    peers = "from . import names\nfrom .sizes import GRID\n1 / 0\n"
+    loaded = load_family(parts(tmp_path / "mini", sizes="GRID = (1, 1, 1)\n", names="", peers=peers))
+    sizes, before = loaded.module("sizes"), set(sys.modules)
+    with pytest.raises(FamilyError, match=r"mini/peers\.py does not load: ZeroDivisionError"):
+        loaded.module("peers")
+    assert not [name for name in set(sys.modules) ^ before if is_family_module(name)]
+    assert loaded.module("sizes") is sizes
+    (loaded.folder / "names.py").write_text("OURS = 'ours'\n")
+    (loaded.folder / "peers.py").write_text("from . import names\nfrom .names import OURS\n")
+    peers_now = loaded.module("peers")
+    assert peers_now.OURS == "ours" and peers_now.names is loaded.module("names")
+
+
+def test_a_changed_sibling_is_used_by_the_next_process(tmp_path: Path) -> None:
+    folder = parts(tmp_path / "mini", sizes="GRID = (1, 1, 1)\n")
+    code = (
+        "from ktune.core.model import Configuration; from ktune.core.loading import load_family; "
+        f"family = load_family({str(folder)!r}).family; "
+        "print(family.plan(Configuration(()), family.problem(N=4)).launches[0].grid)"
+    )
+
+    def told() -> str:
+        return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
+
+    assert told() == "(1, 1, 1)"
+    (folder / "sizes.py").write_text("GRID = (12, 1, 1)\n")
+    assert told() == "(12, 1, 1)"
 
 
 def test_a_family_that_ends_the_process_does_not_load(tmp_path: Path) -> None:
