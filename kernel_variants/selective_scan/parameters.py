@@ -74,6 +74,14 @@ PARAMETERS = (
     ),
     Parameter("helpers", (1, 2, 4), 4, "helper warps, which copy, sum and store", when=PIPED),
     Parameter(
+        "copies",
+        ("lanes", "bulk"),
+        "lanes",
+        "how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array",
+        when=PIPED,
+        label="copy",
+    ),
+    Parameter(
         "exp_ahead",
         (0, 1, 2),
         2,

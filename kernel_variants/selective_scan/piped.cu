@@ -1,10 +1,10 @@
 // Selective scan, sequential in time, computed by one half of a block and served by the other.
 //
-// Helper warps copy tiles of time into a ring of stages, widen elements, add the bias and take softplus, sum the compute
-// warps' parts of y, gate it and store it; compute warps touch shared memory alone and never wait for it: inputs are
-// loaded, and exponentials taken, `exp_ahead` steps before the recurrence needs them, also across the end of a tile. Two
-// named barriers a tile order everything: `done`, a tile was computed (its stage and its sums may be taken), and `ready`,
-// a tile has been prepared and the room for its sums is free.
+// Helper warps copy tiles of time into a ring of stages (piped_copies.cuh), widen elements, add the bias and take
+// softplus, sum the compute warps' parts of y, gate it and store it; compute warps touch shared memory alone and never
+// wait for it: inputs are loaded, and exponentials taken, `exp_ahead` steps before the recurrence needs them, also across
+// the end of a tile. Two named barriers a tile order everything: `done`, a tile was computed (its stage and its sums may
+// be taken), and `ready`, a tile has been prepared and the room for its sums is free.
 // Layout: x, delta, z, y [batch, length, channels]; b, c [batch, length, groups, N]; a [channels, N]; skip, bias
 // [channels]; states [batch, channels, N]. A block's channels are of one group.
 #include "chunks.cuh"
@@ -23,7 +23,7 @@ __device__ __forceinline__ Place place_of_thread() {
   return place;
 }
 
-// Word `lane` of each of 4 rows, kRow floats apart. `from` is lane l's: row l / 8, 16 bytes that hold the words of
+// Word `lane` of each of 4 rows. `from` is lane l's: row l / 8, 16 bytes that hold the words of
 // lanes 4 (l % 8) to 4 (l % 8) + 3.
 __device__ __forceinline__ void load_column(float (&to)[kSteps], const float* from) {
 #ifdef KTUNE_CPU
@@ -48,7 +48,7 @@ __device__ __forceinline__ int column_offset(const Place& place) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first = place.pair - (kHelpersSum ? lane : lane % kPairsPerWarp);
   const int word = 4 * (lane % 8);
-  return lane / 8 * kRow + first + (kHelpersSum ? word : word % kPairsPerWarp);
+  return lane / 8 * kPairsPerBlock + first + (kHelpersSum ? word : word % kPairsPerWarp);
 }
 
 // What is under way between loading and use; the index of a step is its number modulo kRing.
@@ -74,8 +74,8 @@ struct Pipeline {
 
   // from: the step's row, at this thread's states.
   __device__ __forceinline__ void load_row(int step, const float* from) {
-    load_floats<kStatesPerThread, 4>(b[step % kRing], from + kB);
-    load_floats<kStatesPerThread, 4>(c[step % kRing], from + kC);
+    load_floats<kStatesPerThread, 4>(b[step % kRing], from);
+    load_floats<kStatesPerThread, 4>(c[step % kRing], from + (kC - kB));
   }
 
   __device__ __forceinline__ void take_exponentials(int step, const CarriedStates& states) {
@@ -98,7 +98,8 @@ struct Pipeline {
   }
 };
 
-// Where the rows of a body lie, and those of the body after it, perhaps in the next stage.
+// Where the rows of a body lie, kRow numbers apart, and those of the body after it, perhaps in the next stage.
+template <int kRow>
 struct Rows {
   const float* now;
   const float* next;
@@ -114,11 +115,11 @@ struct Compute {
   float* sums;           // this thread's
   long long channels;
   bool writes;
-  int gate;              // from this thread's states to z of its channel
+  int gate;              // from this lane's column_offset to z of its channel
 
   __device__ __forceinline__ void fill(Pipeline& pipeline, const CarriedStates& states) const {
-    const Rows inputs{columns, columns};
-    const Rows rows{states_of, states_of};
+    const Rows<kPairsPerBlock> inputs{columns, columns};
+    const Rows<kN> rows{states_of, states_of};
 #pragma unroll
     for (int step = 0; step < kInputAhead; step += kSteps) pipeline.load_inputs(step, inputs.at(step));
 #pragma unroll
@@ -130,8 +131,9 @@ struct Compute {
   // kBody steps; with kLast, the next tile's stage is waited for before it is first read. `y` and `left` are the body's
   // first step of this thread's channel and the steps from there to the sequence's end.
   template <bool kLast>
-  __device__ __forceinline__ void run_body(Pipeline& pipeline, CarriedStates& states, const Rows& inputs, const Rows& rows,
-                                           float* to, Element* y, int left, int next_ready, Reducer& reducer,
+  __device__ __forceinline__ void run_body(Pipeline& pipeline, CarriedStates& states,
+                                           const Rows<kPairsPerBlock>& inputs, const Rows<kN>& rows, float* to,
+                                           Element* y, int left, int next_ready, Reducer& reducer,
                                            const Place& place) const {
     float partial[kSteps];
     float grouped[kGroup];
@@ -154,7 +156,7 @@ struct Compute {
           const int owned = step / kGroup * kGroup + owned_step(place);
           if (writes && owned < left) {
             if constexpr (config::kGate) {
-              y[owned * channels] = gated(total, rows.now[owned * kRow + gate]);
+              y[owned * channels] = gated(total, inputs.now[owned * kPairsPerBlock + gate]);
             } else {
               y[owned * channels] = total;
             }
@@ -179,10 +181,10 @@ struct Compute {
       float* to = sums + tile % 2 * kSumFloats;
 #pragma unroll 1
       for (int body = 0; body < kTileL / kBody - 1; ++body) {
-        run_body<false>(pipeline, states, {inputs, inputs + kBody * kRow}, {rows, rows + kBody * kRow}, to, y, left, 0,
-                        reducer, place);
-        inputs += kBody * kRow;
-        rows += kBody * kRow;
+        run_body<false>(pipeline, states, {inputs, inputs + kBody * kPairsPerBlock}, {rows, rows + kBody * kN}, to, y,
+                        left, 0, reducer, place);
+        inputs += kBody * kPairsPerBlock;
+        rows += kBody * kN;
         to += kBody * 32;
         y += kBody * channels;
         left -= kBody;
@@ -201,15 +203,15 @@ struct Compute {
 }  // namespace scan
 
 extern "C" __global__ void __launch_bounds__(scan::kThreads, config::kMinBlocks)
-selective_scan_piped(const scan::Element* __restrict__ x, const scan::Element* __restrict__ delta,
-                     const float* __restrict__ a, const scan::Element* __restrict__ b,
-                     const scan::Element* __restrict__ c, const float* __restrict__ skip,
+selective_scan_piped(const __grid_constant__ scan::Input x, const __grid_constant__ scan::Input delta,
+                     const float* __restrict__ a, const __grid_constant__ scan::Input b,
+                     const __grid_constant__ scan::Input c, const float* __restrict__ skip,
                      scan::Element* __restrict__ y, int sequence, int channels_given, const float* __restrict__ bias,
-                     const scan::Element* __restrict__ z, const float* __restrict__ initial_states,
+                     const __grid_constant__ scan::Input z, const float* __restrict__ initial_states,
                      float* __restrict__ final_states, const float* __restrict__ chunk_states,
                      const float* __restrict__ chunk_sums) {
   using namespace scan;
-  extern __shared__ __align__(16) float stages[];
+  extern __shared__ __align__(128) float stages[];
   const int channels = config::kD > 0 ? static_cast<int>(config::kD) : channels_given;
   const int blocks = (channels + kPairsPerBlock - 1) / kPairsPerBlock;
   const Chunk chunk(static_cast<int>(blockIdx.x) / blocks, kChunks, sequence);
@@ -226,21 +228,23 @@ selective_scan_piped(const scan::Element* __restrict__ x, const scan::Element* _
     CarriedStates states(a, skip, initial_states, chunk.batch, channel, channels, place);
     pass_chunks(states, chunk, chunk_states, chunk_sums, channel, channels, place);
     const Compute compute{stages + column_offset(place),
-                          stages + place.part * kStatesPerThread,
+                          stages + kB + place.part * kStatesPerThread,
                           sums + thread / 32 * kTileL * 32 + thread % 32 * kSteps,
                           channels,
                           channel < channels && owns_a_step(place),
-                          kZ + place.pair - place.part * kStatesPerThread};
+                          kZ + place.pair - column_offset(place)};
     compute.run(states, y + start * channels + channel, chunk.length, tiles, place);
     if (chunk.ends(sequence)) states.write(final_states, chunk.batch, channel, channels, place);
   } else {
-    const int row = (thread - kBlockSize) / 32 * kHelperRows;
-    const long long rows = start + row;
-    const long long offset = rows * channels + first;
-    const long long state = (rows * kGroups + group_of(first, channels)) * kN;
-    Element* const landing = reinterpret_cast<Element*>(stages + (kWidens ? kTileL * kRow : 0)) + row * kRow;
-    const Helper helper{x + offset, delta + offset, z + offset, b + state, c + state, y + offset, stages + row * kRow,
-                        landing, sums + row * 32, channels, min(kPairsPerBlock, channels - first), thread % 32};
+    // a warp's lanes have the same, which the compiler sees when it comes from one of them
+    const int row = __shfl_sync(kFullMask, (thread - kBlockSize) / 32, 0) * kHelperRows;
+    const int columns = min(kPairsPerBlock, channels - first);
+    const Origin origin{chunk.batch, chunk.start + row, first,    group_of(first, channels),
+                        row,         sequence,          channels, columns};
+    Element* const landing = reinterpret_cast<Element*>(stages + (kWidens ? kTile : 0));
+    char* const barriers = reinterpret_cast<char*>(sums + 2 * kSumFloats);
+    Helper helper{{x, delta, z, b, c, landing, barriers, origin}, y + (start + row) * channels + first, stages,
+                  sums + row * 32, row, channels, columns, thread % 32};
     helper.run(chunk.length - row, tiles, skip + first, bias + first);
   }
 }

@@ -1,82 +1,25 @@
 // The helper warps of the piped scan: they copy, widen, add the bias, take softplus, sum, gate and store.
 #pragma once
 
-#include "piped_layout.cuh"
+#include "piped_copies.cuh"
 
 namespace scan {
 
-__device__ __forceinline__ void copy_16(Element* to, const Element* from) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
-}
-
-// The same where `valid`, and zeros elsewhere; `from` is then not read.
-__device__ __forceinline__ void copy_16_or_clear(Element* to, const Element* from, bool valid) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid ? 16 : 0)
-               : "memory");
-}
-
-// One helper warp, for its kHelperRows rows of every tile. Channels beyond the last are not copied, since what is
-// computed of them is not stored, nor rows beyond the sequence, unless they must leave the states as they are: those
-// are zeros.
+// One helper warp, for its kHelperRows rows of every tile.
 struct Helper {
-  const Element* x;     // at the batch, the block's first channel, and this warp's first row
-  const Element* delta;
-  const Element* z;
-  const Element* b;     // of the block's group
-  const Element* c;
-  Element* y;
-  float* stages;        // at this warp's first row
-  Element* landing;     // the same, as copies fill it
+  Copies copies;
+  Element* y;           // at the batch, the block's first channel, and this warp's first row
+  float* stages;
   const float* sums;    // at this warp's first group of steps
+  int first_row;        // of this warp, in a tile
   long long channels;
   int columns;          // channels of this block that exist
   int lane;
 
-  // act(row, column) for each vector of the first `rows` of this warp's rows and `width` of kColumns columns, by one
-  // lane each: the same lane at every call.
-  template <int kColumns, typename Act>
-  __device__ __forceinline__ void for_vectors(int rows, int width, Act act) const {
-    constexpr int kVectors = kColumns / kVector;
-#pragma unroll
-    for (int pass = 0; pass * 32 < kHelperRows * kVectors; ++pass) {
-      const int i = pass * 32 + lane;
-      const int row = i / kVectors;
-      const int column = i % kVectors * kVector;
-      if (row < min(rows, kHelperRows) && column < width) act(row, column);
-    }
-  }
-
-  template <int kColumns>
-  __device__ __forceinline__ void copy_rows(Element* to, const Element* from, long long stride, int rows,
-                                            int width) const {
-    if constexpr (config::kFinal) {
-      for_vectors<kColumns>(kHelperRows, width, [&](int row, int column) {
-        copy_16_or_clear(to + row * kRow + column, from + (row < rows ? row * stride + column : 0), row < rows);
-      });
-    } else {
-      for_vectors<kColumns>(rows, width, [&](int row, int column) {
-        copy_16(to + row * kRow + column, from + row * stride + column);
-      });
-    }
-  }
-
-  // rows: how many of this warp's rows of the tile lie within the sequence.
-  __device__ __forceinline__ void copy(int slot, long long t, int rows) const {
-    constexpr int kStride = kGroups * kN;
-    Element* to = landing + slot * (kStageFloats * 4 / static_cast<int>(sizeof(Element)));
-    copy_rows<kPairsPerBlock>(to, x + t * channels, channels, rows, columns);
-    copy_rows<kPairsPerBlock>(to + kDelta, delta + t * channels, channels, rows, columns);
-    if constexpr (config::kGate) copy_rows<kPairsPerBlock>(to + kZ, z + t * channels, channels, rows, columns);
-    copy_rows<kN>(to + kB, b + t * kStride, kStride, rows, kN);
-    copy_rows<kN>(to + kC, c + t * kStride, kStride, rows, kN);
-  }
-
-  // Makes a tile whose copies have landed what the compute warps take, each lane of what it copied itself.
+  // Makes a tile whose copies have landed what the compute warps take, each lane of what it alone changes.
   __device__ __forceinline__ void prepare(int slot, int rows, const float (&bias)[kVector]) const {
     float* to = stages + slot * kStageFloats;
-    const Element* from = landing + slot * (kStageFloats * 4 / static_cast<int>(sizeof(Element)));
+    const Element* from = reinterpret_cast<const Element*>(to + (kWidens ? kTile : 0));
     const int filled = config::kFinal ? kHelperRows : rows;
     if constexpr (kWidens) {
       widen<kPairsPerBlock>(to, from, filled, columns);
@@ -86,21 +29,24 @@ struct Helper {
     }
     if constexpr (kWidens || kRaw) {
       for_vectors<kPairsPerBlock>(filled, columns, [&](int row, int column) {
+        const int at = kDelta + (first_row + row) * kPairsPerBlock + column;
         float values[kVector];
-        load_floats<kVector, 4>(values, from + kDelta + row * kRow + column);
+        load_floats<kVector, 4>(values, from + at);
 #pragma unroll
         for (int i = 0; i < kVector; ++i) values[i] = row < rows ? step_size(values[i], bias[i]) : 0.0f;
-        store_vector(to + kDelta + row * kRow + column, values);
+        store_vector(to + at, values);
       });
+      if constexpr (kBulk) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
   }
 
   template <int kColumns>
   __device__ __forceinline__ void widen(float* to, const Element* from, int rows, int width) const {
     for_vectors<kColumns>(rows, width, [&](int row, int column) {
+      const int at = (first_row + row) * kColumns + column;
       float values[kVector];
-      load_floats<kVector, 4>(values, from + row * kRow + column);
-      store_vector(to + row * kRow + column, values);
+      load_floats<kVector, 4>(values, from + at);
+      store_vector(to + at, values);
     });
   }
 
@@ -111,6 +57,7 @@ struct Helper {
     }
   }
 
+  // stage: at this warp's first row of x.
   __device__ __forceinline__ void store(const float* stage, const float* from, Element* to,
                                         const float (&skip)[kPairsPerBlock / 32], int rows) const {
 #pragma unroll
@@ -120,7 +67,7 @@ struct Helper {
         float total[kSteps];
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) {
-          total[i] = config::kSkip ? stage[(step + i) * kRow + column + lane] * skip[column / 32] : 0.0f;
+          total[i] = config::kSkip ? stage[(step + i) * kPairsPerBlock + column + lane] * skip[column / 32] : 0.0f;
         }
 #pragma unroll
         for (int part = 0; part < kThreadsPerPair; ++part) {
@@ -131,7 +78,9 @@ struct Helper {
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) {
           if (step + i < rows && column + lane < columns) {
-            if constexpr (config::kGate) total[i] = gated(total[i], stage[(step + i) * kRow + kZ + column + lane]);
+            if constexpr (config::kGate) {
+              total[i] = gated(total[i], stage[kZ + (step + i) * kPairsPerBlock + column + lane]);
+            }
             to[(step + i) * channels + column + lane] = total[i];
           }
         }
@@ -139,8 +88,8 @@ struct Helper {
     }
   }
 
-  // skip_vector, bias_vector: at the block's first channel.
-  __device__ __forceinline__ void run(int length, int tiles, const float* skip_vector, const float* bias_vector) const {
+  // length: rows from this warp's first on; skip_vector, bias_vector: at the block's first channel.
+  __device__ __forceinline__ void run(int length, int tiles, const float* skip_vector, const float* bias_vector) {
     float skip[kPairsPerBlock / 32];
     float bias[kVector];
 #pragma unroll
@@ -152,14 +101,11 @@ struct Helper {
       bias[i] = bias_of(bias_vector, lane % (kPairsPerBlock / kVector) * kVector + i, columns);
     }
 #pragma unroll
-    for (int tile = 0; tile < kStages; ++tile) {
-      copy(tile, tile * kTileL, length - tile * kTileL);
-      commit_copies();
-    }
-    wait_copies<kStages - 1>();
+    for (int tile = 0; tile < kStages; ++tile) copies.start(tile, tile, tiles, length - tile * kTileL);
+    copies.wait_for_next<kStages - 1>(0, tiles);
     prepare(0, length, bias);
     arrive(kReady);
-    wait_copies<kStages - 2>();
+    copies.wait_for_next<kStages - 2>(1, tiles);
     prepare(1, length - kTileL, bias);
     arrive(kReady + 1);
     int slot = 0;
@@ -168,12 +114,12 @@ struct Helper {
       const long long t = static_cast<long long>(tile) * kTileL;
       const int rows = length - tile * kTileL;
       if constexpr (kHelpersSum) {
-        store(stages + slot * kStageFloats, sums + tile % 2 * kSumFloats, y + t * channels, skip, rows);
+        store(stages + slot * kStageFloats + first_row * kPairsPerBlock, sums + tile % 2 * kSumFloats, y + t * channels,
+              skip, rows);
         __syncwarp();  // every lane has read x before its rows are filled again
       }
-      copy(slot, t + kStages * kTileL, rows - kStages * kTileL);
-      commit_copies();
-      wait_copies<kStages - 2>();
+      copies.start(slot, tile + kStages, tiles, rows - kStages * kTileL);
+      copies.wait_for_next<kStages - 2>(tile + 2, tiles);
       prepare((slot + 2) % kStages, rows - 2 * kTileL, bias);
       if (tile + 2 <= tiles) arrive(kReady + tile % 2);
       slot = slot + 1 == kStages ? 0 : slot + 1;

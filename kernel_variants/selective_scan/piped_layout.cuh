@@ -1,7 +1,7 @@
 // What the two halves of the piped scan's blocks agree on: the layout of shared memory, and their barriers.
 //
-// A stage is rows of time in fp32: x [pairs], delta [pairs], where it gates z [pairs], b [N], c [N]; then, where elements
-// are narrower, the same rows as they land.
+// A stage in fp32: x [tile, pairs], delta [tile, pairs], where it gates z [tile, pairs], b [tile, N], c [tile, N]; then,
+// where elements are narrower, the same as they land.
 #pragma once
 
 #include "options.cuh"
@@ -24,14 +24,16 @@ constexpr int kInputAhead = kAhead < kSteps ? kSteps : 2 * kSteps;
 constexpr int kRowAhead = config::kRowAhead;
 constexpr int kRing = 8;
 constexpr int kBody = config::kUnroll * kSteps;
-constexpr int kDelta = kPairsPerBlock;
-constexpr int kZ = 2 * kPairsPerBlock;
-constexpr int kB = (config::kGate ? 3 : 2) * kPairsPerBlock;
-constexpr int kC = kB + kN;
-constexpr int kRow = kC + kN;
+// Where a stage's arrays begin, in numbers.
+constexpr int kDelta = kTileL * kPairsPerBlock;
+constexpr int kZ = 2 * kDelta;
+constexpr int kB = (config::kGate ? 3 : 2) * kDelta;
+constexpr int kC = kB + kTileL * kN;
+constexpr int kTile = kC + kTileL * kN;
 constexpr bool kWidens = sizeof(Element) < sizeof(float);
-constexpr int kLandingFloats = kWidens ? kTileL * kRow * static_cast<int>(sizeof(Element)) / 4 : 0;
-constexpr int kStageFloats = kTileL * kRow + kLandingFloats;
+constexpr int kLandingFloats = kWidens ? kTile * static_cast<int>(sizeof(Element)) / 4 : 0;
+constexpr int kStageFloats = kTile + kLandingFloats;
+constexpr bool kBulk = config::kCopies == config::Copies::bulk;
 // Elements of one 16-byte copy.
 constexpr int kVector = 16 / static_cast<int>(sizeof(Element));
 // Sums of one tile: [warp][tile / kSteps][lane][kSteps].
@@ -46,6 +48,7 @@ static_assert(kN % kThreadsPerPair == 0, "parts are whole states");
 static_assert(kHelpersSum ? kWarps % kThreadsPerPair == 0 : kPairsPerWarp % 4 == 0,
               "the parts of a pair are warps of the block, or lanes of a warp, at least 4 channels side by side");
 static_assert(kHelpersSum || kBody % kGroup == 0, "a body holds whole groups of the reduction");
+static_assert(!kBulk || kHelperRows * kN * sizeof(Element) % 128 == 0, "a box begins at a multiple of 128 bytes");
 static_assert(kStages >= 2, "a tile lands while another is computed");
 
 enum Barrier : int { kReady = 1, kDone = 3 };  // two of each, for even and odd tiles

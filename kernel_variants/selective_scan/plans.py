@@ -1,6 +1,6 @@
 """What each algorithm launches."""
 
-from ktune.api import Argument, KernelLaunch, Plan, Scalar, Tensor
+from ktune.api import Argument, KernelLaunch, Plan, Scalar, Tensor, TensorMap
 from ktune.core.model import Configuration, Problem
 
 from .resources import (
@@ -42,6 +42,8 @@ def plan(configuration: Configuration, problem: Problem) -> Plan:
     # what only chunks have is not touched: another tensor stands in
     of_chunks = ("A", "A") if configuration["algorithm"] == "piped" else ()
     passed = (*arguments(problem, *OPTIONAL_TENSORS), *of_chunks)
+    if configuration["algorithm"] == "piped":
+        passed = as_copied(passed, configuration, problem)
     kernel = f"selective_scan_{configuration['algorithm']}"
     return Plan((KernelLaunch(kernel, (blocks, 1, 1), (threads, 1, 1), passed, smem),))
 
@@ -65,7 +67,7 @@ def chunked_plan(configuration: Configuration, problem: Problem, threads: int, s
         "selective_scan_piped",
         (blocks * chunks, 1, 1),
         (threads, 1, 1),
-        arguments(problem, *OPTIONAL_TENSORS, "chunk_states", "chunk_sums"),
+        as_copied(arguments(problem, *OPTIONAL_TENSORS, "chunk_states", "chunk_sums"), configuration, problem),
         smem,
         programmatic=True,
     )
@@ -80,6 +82,17 @@ def blockscan_plan(configuration: Configuration, problem: Problem) -> Plan:
     threads = blockscan_threads(channels, lane_channels, time_warps)
     passed = arguments(problem, *OPTIONAL_TENSORS)
     return Plan((KernelLaunch("selective_scan_blockscan", (blocks, 1, 1), (threads, 1, 1), passed, smem),))
+
+
+def as_copied(passed: tuple[Argument, ...], configuration: Configuration, problem: Problem) -> tuple[Argument, ...]:
+    """Arguments of the piped kernel: maps of what it copies in bulk. A box is a helper warp's rows of a tile."""
+    if configuration["copies"] != "bulk":
+        return passed
+    rows = configuration.integer("tile_l") // configuration.integer("helpers")
+    pairs = configuration.integer("block_size") // configuration.integer("threads_per_pair")
+    states = (1, rows, problem["N"]) if problem["G"] == 1 else (1, rows, 1, problem["N"])
+    boxes = {**dict.fromkeys(("x", "delta", "z"), (1, rows, pairs)), **dict.fromkeys(("B_t", "C_t"), states)}
+    return tuple(TensorMap(a, boxes[a]) if isinstance(a, str) and a in boxes else a for a in passed)
 
 
 def arguments(problem: Problem, *more: str) -> tuple[Argument, ...]:

@@ -3,6 +3,8 @@
 from .tensors import BFLOAT16, element_bytes
 
 PIPED_STEPS = 4
+# Of at most 4 helper warps, for each stage.
+BARRIER_BYTES = 4 * 8
 FIRST_PASS_STAGES = 3
 # What a thread of blockscan holds beside its steps: states, decays, addresses.
 BLOCKSCAN_REGISTERS = 40
@@ -74,10 +76,11 @@ def staged_bytes(
 def piped_bytes(
     block_size: int, threads_per_pair: int, tile_l: int, stages: int, reduction: str, N: int, gate: int, dtype: str
 ) -> int:
-    """Dynamic shared memory of the piped kernel: a ring of stages, then two tiles of sums for the helper warps."""
+    """Dynamic shared memory of the piped kernel: a ring of stages, two tiles of sums for the helper warps, barriers."""
     row = (2 + gate) * (block_size // threads_per_pair) + 2 * N
     row_bytes = row * (4 if dtype != BFLOAT16 else 4 + element_bytes(dtype))
-    return stages * tile_l * row_bytes + (2 * block_size * tile_l * 4 if reduction == "shared" else 0)
+    sums = 2 * block_size * tile_l * 4 if reduction == "shared" else 0
+    return stages * (tile_l * row_bytes + BARRIER_BYTES) + sums
 
 
 def first_pass_bytes(block_size: int, threads_per_pair: int, N: int, dtype: str) -> int:

@@ -20,9 +20,11 @@ from .resources import (
     states_per_thread,
     step_instructions,
 )
-from .tensors import BFLOAT16
+from .tensors import BFLOAT16, element_bytes
 
 MULTIPROCESSORS = 132
+# Where a copy in bulk may end.
+BOX_ALIGNMENT = 128
 SMEM_PER_BLOCK = 227 * 1024
 SMEM_PER_MULTIPROCESSOR = 228 * 1024
 SMEM_RESERVED = 1024
@@ -141,6 +143,12 @@ HELPERS = (
         "with helper warps D and N are multiples of 4, so that rows are 16-byte vectors, and threads_per_pair "
         "divides N",
         lambda helpers, threads_per_pair, D, N: D % 4 == 0 and N % 4 == 0 and N % threads_per_pair == 0,
+    ),
+    Rule(
+        f"a box of B or C, a helper warp's rows, is a multiple of {BOX_ALIGNMENT} bytes",
+        lambda copies, helpers, tile_l, N, dtype: (
+            copies != "bulk" or tile_l // helpers * N * element_bytes(dtype) % BOX_ALIGNMENT == 0
+        ),
     ),
     Rule(
         f"a helper warp takes whole groups of {PIPED_STEPS} rows of a tile",

@@ -64,37 +64,6 @@ struct Step {
   float c[kStatesPerThread];
 };
 
-// The thread's states of its pair. Lanes beyond N hold A = B = C = 0 and add nothing.
-struct States {
-  float a[kStatesPerThread];
-  float h[kStatesPerThread];
-  float skip;  // 0 except in the pair's first thread, so that x * skip is added once
-
-  // a_matrix [channels, N]; `channel` may be out of range, then nothing is read.
-  __device__ States(const float* a_matrix, const float* skip_vector, int channel, int channels, const Place& place) {
-    const bool in_range = channel < channels;
-    skip = in_range && place.first ? skip_vector[channel] : 0.0f;
-#pragma unroll
-    for (int i = 0; i < kStatesPerThread; ++i) {
-      const int n = place.part * kStatesPerThread + i;
-      a[i] = in_range && n < kN ? a_matrix[static_cast<long long>(channel) * kN + n] * scale_of_a() : 0.0f;
-      h[i] = 0.0f;
-    }
-  }
-
-  // Moves the states one step on; returns this thread's part of y.
-  __device__ __forceinline__ float advance(const Step& step) {
-    const float input = step.delta * step.x;
-    float partial = step.x * skip;
-#pragma unroll
-    for (int i = 0; i < kStatesPerThread; ++i) {
-      h[i] = fmaf(decay(step.delta, a[i]), h[i], input * step.b[i]);
-      partial = fmaf(h[i], step.c[i], partial);
-    }
-    return partial;
-  }
-};
-
 // Floats of shared memory that the reduction of one warp needs.
 constexpr int kReductionFloatsPerWarp =
     config::kReduction == config::Reduction::shared && kThreadsPerPair > 1
