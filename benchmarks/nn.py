@@ -74,8 +74,8 @@ def replay(graph: torch.cuda.CUDAGraph, run: Run) -> None:
 
 def scan_runs() -> tuple[str, dict[str, Run]]:
     torch.manual_seed(0)
-    layer = ktune.nn.SelectiveScan(256, 16, batch=16, seq_len=2048, tuned_projections=True, device="cuda")
-    of_torch = ktune.nn.SelectiveScan(256, 16, device="cuda")
+    layer = ktune.nn.SelectiveScan(256, 16, batch=16, seq_len=2048, device="cuda")
+    of_torch = ktune.nn.SelectiveScan(256, 16, tuned_projections=False, device="cuda")
     of_torch.load_state_dict(layer.state_dict())
     scan_identity = layer.prepare()
     projections_identity = ktune.nn.prepare("projections", R=16 * 2048, P=256, S=16, K=256)

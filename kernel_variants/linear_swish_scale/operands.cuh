@@ -180,6 +180,16 @@ struct Sums {
     }
   }
 
+  // Of the products with a lo.
+  template <bool kOwn = kOwnSums>
+  __device__ __forceinline__ float (&small())[64] {
+    if constexpr (kOwn) {
+      return correction;
+    } else {
+      return of;
+    }
+  }
+
   // The products must have ended.
   __device__ __forceinline__ void promote() {
 #pragma unroll
@@ -239,10 +249,7 @@ struct Fragments {
       constexpr int kHighPlace = chunk_offset(2 * kStep);
       constexpr int kLowPlace = chunk_offset(2 * kWords + 2 * kStep);
       constexpr bool kFirst = kOwnSums ? kStep == 0 : kProduct == 0;
-      float(&small)[64] = [&]() -> float(&)[64] {
-        if constexpr (kOwnSums) return sums.correction;
-        else return sums.of;
-      }();
+      float(&small)[64] = sums.small();
       const int kept = kFirst && (!kOwnSums || kTerm == 2) ? keep : 1;
       if constexpr (kTerm == 0) multiply<kType>(small, low[kStep], tile + kHighPlace, kept);
       if constexpr (kTerm == 1) multiply<kType>(small, high[kStep], tile + kLowPlace, kept);

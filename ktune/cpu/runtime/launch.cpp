@@ -167,6 +167,11 @@ void Job::read_launch() {
   for (int i = 0; i < count; ++i) {
     unsigned long long bits;
     if (fscanf(text, " %c %llu", &kind, &bits) != 2) bad_job("an argument");
+    // A kernel may take the tensor's pointer, when compiled for the CPU, where a GPU passes a tensor map.
+    if (kind == 'm' && kinds[i] != 'p') {
+      fail(kExitNotExecutable, "argument %d of kernel %s is a tensor map", i, name);
+    }
+    if (kind == 'm') kind = 'p';
     if (kind != kinds[i]) {
       fail(kExitRefused,
            "argument %d of kernel %s is of kind '%c', the plan passes '%c' (pointer, int32, uint32, long 64, float)", i,
