@@ -180,16 +180,6 @@ struct Sums {
     }
   }
 
-  // Of the products with a lo.
-  template <bool kOwn = kOwnSums>
-  __device__ __forceinline__ float (&small())[64] {
-    if constexpr (kOwn) {
-      return correction;
-    } else {
-      return of;
-    }
-  }
-
   // The products must have ended.
   __device__ __forceinline__ void promote() {
 #pragma unroll
@@ -206,6 +196,16 @@ struct Sums {
     return kWScale == 1.0f ? sum : sum * (1.0f / kWScale);
   }
 };
+
+// Of the products with a lo: `own` where there are as many.
+template <int kCount>
+__device__ __forceinline__ float (&small_sums(float (&of)[64], float (&own)[kCount]))[64] {
+  if constexpr (kCount == 64) {
+    return own;
+  } else {
+    return of;
+  }
+}
 
 // One warpgroup's share of a slice of w, 64 rows and 32 columns, as wgmma takes it from registers.
 struct Fragments {
@@ -249,7 +249,7 @@ struct Fragments {
       constexpr int kHighPlace = chunk_offset(2 * kStep);
       constexpr int kLowPlace = chunk_offset(2 * kWords + 2 * kStep);
       constexpr bool kFirst = kOwnSums ? kStep == 0 : kProduct == 0;
-      float(&small)[64] = sums.small();
+      float(&small)[64] = small_sums(sums.of, sums.correction);
       const int kept = kFirst && (!kOwnSums || kTerm == 2) ? keep : 1;
       if constexpr (kTerm == 0) multiply<kType>(small, low[kStep], tile + kHighPlace, kept);
       if constexpr (kTerm == 1) multiply<kType>(small, high[kStep], tile + kLowPlace, kept);
@@ -257,7 +257,7 @@ struct Fragments {
     } else if constexpr (kProduct < 2) {
       multiply<Type::f16>(sums.of, high[kProduct], tile + high_chunk(kProduct, 0), kProduct > 0 ? 1 : keep);
     } else {
-      multiply<Type::e5m2>(sums.correction, low[3 - kProduct], tile + low_chunk(0, kProduct - 2), 1);
+      multiply<Type::e5m2>(small_sums(sums.of, sums.correction), low[3 - kProduct], tile + low_chunk(0, kProduct - 2), 1);
     }
   }
 };
