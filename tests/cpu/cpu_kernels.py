@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from ktune.api import KernelLaunch, Scalar, Tensor
+from ktune.api import KernelLaunch, Scalar, Tensor, TensorMap
 from ktune.cpu.compiler import Check, ProgramStore
 from ktune.cpu.process import Order, Schedule, run_program
 from ktune.cpu.source import translated
@@ -23,7 +23,7 @@ def launch(
     programs: ProgramStore,
     file: str,
     kernel: str,
-    arguments: Sequence[str | tuple[float, str]],
+    arguments: Sequence[str | TensorMap | tuple[float, str]],
     tensors: Mapping[str, torch.Tensor],
     *,
     block: Sequence[int] = (32,),
@@ -33,10 +33,10 @@ def launch(
     check: Check = Check.PLAIN,
     timeout_s: float = 60.0,
 ) -> dict[str, torch.Tensor]:
-    """The tensors as they are after one launch. An argument is a tensor's name or (value, ctype)."""
+    """The tensors as they are after one launch. An argument is a tensor's name or map, or (value, ctype)."""
     program = programs.program(translated(_marked(KERNELS / file)), check, file)
     regions = {name: _region(name, tensor) for name, tensor in tensors.items()}
-    given = tuple(a if isinstance(a, str) else Scalar(*a) for a in arguments)
+    given = tuple(Scalar(*a) if isinstance(a, tuple) else a for a in arguments)
     one = KernelLaunch(kernel, _three(grid), _three(block), given, smem_bytes)
     run_program(program, [one], regions, schedule, timeout_s)
     return {name: region.tensor for name, region in regions.items()}

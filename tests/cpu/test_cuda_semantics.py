@@ -10,6 +10,8 @@ import pytest
 import torch
 from cpu_kernels import SCHEDULES, Runner, launch
 
+from ktune.api import TensorMap
+from ktune.core.errors import FamilyError
 from ktune.cpu.compiler import ProgramStore
 from ktune.cpu.process import ExecutionFault, Schedule
 
@@ -103,6 +105,17 @@ def test_arguments_arrive_by_value_and_by_pointer(run_kernel: Runner) -> None:
         {"x": torch.tensor([1.0, 2.0, 3.0, 4.0]), "out": torch.zeros(7, dtype=torch.float64)}, block=(1,),
     )["out"]  # fmt: skip
     assert out.tolist() == [-5, 4e9, -(2.0**40), 2.0**63, 0.5, 1 + 20 + 300 + 4000, -(2.0**40) + 3 + 2]
+
+
+def test_a_tensor_map_arrives_as_the_pointer_of_its_tensor_where_the_kernel_takes_one(run_kernel: Runner) -> None:
+    scalars = [(1, "int32"), (1, "uint32"), (1, "int64"), (1, "uint64"), (1.0, "float32")]
+    tensors = {"x": torch.tensor([1.0, 2.0, 3.0, 4.0]), "out": torch.zeros(7, dtype=torch.float64)}
+    out = run_kernel(FILE, "arguments", [TensorMap("x", (4,)), "out", *scalars], tensors, block=(1,))["out"]
+    assert out[5] == 1 + 20 + 300 + 4000
+    with pytest.raises(ExecutionFault, match="not executable on the CPU: argument 2 of kernel arguments is a"):
+        run_kernel(FILE, "arguments", ["x", "out", TensorMap("x", (4,)), *scalars[1:]], tensors)
+    with pytest.raises(FamilyError, match="the plan passes 'z' to arguments; the problem has x, out"):
+        run_kernel(FILE, "arguments", [TensorMap("z", (4,)), "out", *scalars], tensors)
 
 
 def test_arguments_of_another_number_or_kind_are_refused(run_kernel: Runner) -> None:

@@ -31,6 +31,7 @@ CASES = [
     ({**STAGED, "reduction": "shared", "vector_width": 2, "stages": 3}, 16, BLOCK, "bfloat16", tuple(Check)),
     ({**PIPED, "reduction": "shared", "helpers": 2}, 16, ALL, "float32", tuple(Check)),
     ({**PIPED, "reduction": "shared", "helpers": 1, "stages": 3}, 16, ALL, "bfloat16", PLAIN),
+    ({**PIPED, "reduction": "shared", "helpers": 2, "copies": "bulk"}, 16, ALL, "float32", PLAIN),
     ({**PIPED, "reduction": "transposed", "helpers": 4, "row_ahead": 1}, 32, BLOCK, "bfloat16", PLAIN),
     ({**PIPED, "reduction": "transposed", "helpers": 1}, 256, {"gate": 1, "initial": 1}, "float32", PLAIN),
 ]

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from ktune.api import TensorMap
 from ktune.build.source import variant_source
 from ktune.core.identity import configuration_id
 from ktune.core.loading import load_family
 from ktune.core.model import Configuration
 from ktune.core.space import Space
+from ktune.core.tensor_map import map_layout
 from ktune.core.variant import make_variant
 from ktune.cpu.problems import broken_laws
 
@@ -206,6 +208,23 @@ def test_the_core_is_small_enough_to_be_recorded_completely():
     assert len({make_variant(FAMILY, point, RECORD) for point in core}) == len(core)
 
 
+@pytest.mark.parametrize("algorithm", ["piped", "chunked"])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_what_is_copied_in_bulk_is_passed_as_maps_whose_boxes_are_a_helper_warps_rows(algorithm, groups):
+    problem = FAMILY.problem(B=2, L=2048, D=256, N=16, G=groups, gate=1)
+    given = PIPED | {"algorithm": algorithm, "reduction": "transposed", "block_size": 256, "tile_l": 64}
+    lanes, bulk = (
+        FAMILY.plan(Space(FAMILY, [problem]).complete(given | {"copies": copies}), problem).launches[-1].arguments
+        for copies in ("lanes", "bulk")
+    )
+    maps = {a.tensor: a.box for a in bulk if isinstance(a, TensorMap)}
+    states = (1, 16, 16) if groups == 1 else (1, 16, 1, 16)
+    assert maps == {"x": (1, 16, 64), "delta": (1, 16, 64), "z": (1, 16, 64), "B_t": states, "C_t": states}
+    assert tuple(a.tensor if isinstance(a, TensorMap) else a for a in bulk) == lanes
+    tensors = {tensor.name: tensor for tensor in FAMILY.inputs(problem)}
+    assert all(map_layout(a, tensors[a.tensor]).box for a in bulk if isinstance(a, TensorMap))
+
+
 PIPED = {"algorithm": "piped", "threads_per_pair": 4, "reduction": "shared", "exp": "ex2"}
 CHUNKED = PIPED | {"algorithm": "chunked", "chunks": 2}
 BLOCKSCAN = {"algorithm": "blockscan", "vector_width": 4}
@@ -226,6 +245,8 @@ BOUNDARIES = [
     (PIPED | {"stages": 1}, False),
     (PIPED | {"unroll": 1}, False),
     (PIPED | {"tile_l": 8, "unroll": 2}, False),
+    (PIPED | {"copies": "bulk"}, True),
+    (CHUNKED | {"copies": "bulk"}, True),
     (CHUNKED, True),
     (CHUNKED | {"threads_per_pair": 1, "reduction": "shuffle"}, True),
     (CHUNKED | {"unroll": 1}, False),
@@ -237,7 +258,12 @@ BOUNDARIES = [
 ]
 NARROW = FAMILY.problem(B=8, L=2048, D=256, N=16, **BLOCK, dtype="bfloat16")
 NARROW_4 = FAMILY.problem(B=8, L=2048, D=256, N=4, dtype="bfloat16")
+FEW_STATES = FAMILY.problem(B=8, L=2048, D=256, N=4)
 BOUNDARIES_WITH_OPTIONS = [
+    (PIPED | {"copies": "bulk"}, FEW_STATES, True),
+    (PIPED | {"copies": "bulk", "tile_l": 16}, FEW_STATES, False),
+    (PIPED | {"tile_l": 16}, FEW_STATES, True),
+    (PIPED | {"copies": "bulk"}, NARROW, True),
     (PIPED, NARROW, True),
     (PIPED, NARROW_4, False),
     ({"algorithm": "staged", "threads_per_pair": 4, "reduction": "shared", "vector_width": 2}, NARROW, True),
