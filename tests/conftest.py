@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,16 @@ for folder in (ROOT, ROOT / "tests"):
         sys.path.insert(0, str(folder))
 
 from failures_at_once import tell  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def gradients_as_before() -> Iterator[None]:
+    """A backend that a test has in its own process switches them off."""
+    torch = sys.modules.get("torch")
+    enabled = torch is None or torch.is_grad_enabled()
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_grad_enabled(enabled)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

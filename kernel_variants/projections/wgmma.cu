@@ -198,11 +198,16 @@ struct Fragments {
   }
 };
 
-// The lane's columns of its rows `first_row` and the 8th after it, 16p + 4t to 16p + 4t + 3; value(half, p, v): the product
-// at row half and the v-th of these columns.
+// Which of a lane's two rows, the second 8 after the first, are to be stored.
+struct Chosen {
+  bool row[2];
+};
+
+// The lane's columns of its rows, 16p + 4t to 16p + 4t + 3; value(half, p, v): the product at row half and the v-th of
+// these columns.
 template <typename Value>
 __device__ __forceinline__ void store_columns(const Outputs& outputs, const float* biases, long long first_row, int n0,
-                                              int rows, Value value) {
+                                              const Chosen& chosen, Value value) {
   const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll
   for (int part = 0; part < kColumns / 16; ++part) {
@@ -212,7 +217,7 @@ __device__ __forceinline__ void store_columns(const Outputs& outputs, const floa
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const long long row = first_row + 8 * half;
-      if (row >= rows) continue;
+      if (!chosen.row[half]) continue;
 #pragma unroll
       for (int v = 0; v < 4; v += kWidth) {
         float some[kWidth], some_biases[kWidth];
@@ -226,12 +231,13 @@ __device__ __forceinline__ void store_columns(const Outputs& outputs, const floa
 
 // The same rows and columns by fp32 arithmetic, for any numbers.
 __device__ __forceinline__ void store_in_fp32(const float* x, const Weights& weights, const Sizes& sizes,
-                                           const Outputs& outputs, const float* biases, long long first_row, int n0) {
+                                           const Outputs& outputs, const float* biases, long long first_row, int n0,
+                                           const Chosen& chosen) {
   const int t = static_cast<int>(threadIdx.x) % 4;
 #pragma unroll 1
   for (int half = 0; half < 2; ++half) {
     const long long row = first_row + 8 * half;
-    if (row >= sizes.rows) continue;
+    if (half == 0 ? !chosen.row[0] : !chosen.row[1]) continue;
 #pragma unroll 1
     for (int i = 0; i < kColumns / 4; ++i) {
       const int column = i / 4 * 16 + 4 * t + i % 4;
@@ -312,17 +318,20 @@ wgmma(const float* __restrict__ x, const float* __restrict__ w_delta, const floa
     wait_products<0>();
     pin(sums.large);
     pin(sums.small);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) largest[half] = largest_of_lanes<4>(largest[half]);
-    const bool rows_held = held_in_f16(largest[0], kXScale) && held_in_f16(largest[1], kXScale);
     const long long row = static_cast<long long>(tile) * kRows + lane_row;
-    if (__all_sync(0xffffffffu, all_held && rows_held)) {
-      // Sum 4 i + e is row (e / 2) * 8 of the lane's and row 8 i + 2 t + e % 2 of the weights' tile.
-      store_columns(outputs, biases, row, n0, rows, [&](int half, int part, int v) {
-        return sums.of(8 * part + 2 * half + v / 2 * 4 + v % 2);
-      });
-    } else {
-      store_in_fp32(x, weights, sizes, outputs, biases, row, n0);
+    Chosen held, others;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float of_row = largest_of_lanes<4>(largest[half]);
+      const bool exists = row + 8 * half < rows;
+      held.row[half] = exists && all_held && held_in_f16(of_row, kXScale);
+      others.row[half] = exists && !held.row[half];
     }
+    // Sum 4 i + e is row (e / 2) * 8 of the lane's and row 8 i + 2 t + e % 2 of the weights' tile.
+    store_columns(outputs, biases, row, n0, held, [&](int half, int part, int v) {
+      return sums.of(8 * part + 2 * half + v / 2 * 4 + v % 2);
+    });
+    // seldom
+    if (others.row[0] || others.row[1]) store_in_fp32(x, weights, sizes, outputs, biases, row, n0, others);
   }
 }

@@ -220,6 +220,18 @@ def test_rows_of_numbers_that_fp16_does_not_hold_are_as_exact(scale, tensor, row
         assert ((found[name].double() - truth[name]).abs() <= bound[name]).all()
 
 
+def test_a_row_that_fp16_does_not_hold_changes_no_other_row(execute):
+    sizes = problem(70, 48, 16, 68)
+    given = REFERENCE.inputs(sizes, seed=8)
+    expected = execute({"algorithm": "wgmma"}, sizes, given)
+    others = torch.arange(70) != 37
+    for factor in (1e-8, 1e8, torch.inf, torch.nan):
+        changed = {**given, "x": given["x"].clone()}
+        changed["x"][37] *= factor
+        found = execute({"algorithm": "wgmma"}, sizes, changed)
+        assert all(torch.equal(found[name][others], expected[name][others]) for name in OUTPUTS)
+
+
 @pytest.mark.parametrize("tensor", ["x", "W_delta", "W_B"])
 def test_infinite_and_absent_numbers_give_what_they_give_in_float64(tensor, execute):
     sizes = problem(66, 40, 16, 36)
