@@ -4,20 +4,20 @@
  * figures:             measured
  * family:              selective_scan
  * problem:             B16-L2048-D256-N16
- * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         a5710aedcba1301ea9e962df2218a47498c896055f0feccd23a375cc46d97d38
- * source digest:       f084477b7936ec201e7df3de866fd589d3097a444f85a039f00c54522df94d11
- * time, L2 cold:       median 56.55 us, 95 % interval [56.48, 56.61] us, 130 samples (event pair behind a delay, one launch, empty pair 1.3 us)
- * time, L2 hot:        median 55.58 us, 95 % interval [55.54, 55.62] us, 130 samples (event pair behind a delay, 8 launches, empty pair 1.3 us)
+ * code digest:         84dc40cd463d41035b8cb16ae27808e95b76b38a882a9e3fc2848d7b888f20c5
+ * source digest:       426865fafcabf57214b5343aa91d4c35efe741853e54f382593a2cc4b84a3f48
+ * time, L2 cold:       median 55.48 us, 95 % interval [55.42, 55.55] us, 165 samples (event pair behind a delay, one launch, empty pair 1.3 us and event pair behind a delay, one launch, empty pair 1.5 us)
+ * time, L2 hot:        median 53.90 us, 95 % interval [53.85, 53.95] us, 165 samples (event pair behind a delay, 8 launches, empty pair 1.3 us and event pair behind a delay, 8 launches, empty pair 1.5 us)
  * error:               0.0751 of the tolerance, max |error| 1.2e-05
- * noise floor:         0.25 %
- * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
- * against the default: 15.6x faster than the default (881.6 us)
- * measured at:         2026-11-30T12:23:05.041198+00:00
+ * noise floor:         0.2 %
+ * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
+ * against the default: 15.9x faster than the default (882.2 us)
+ * measured at:         2026-11-30T14:45:28.859097+00:00
  * command:             ktune search selective_scan --seed 0 --trials 200
  * ktune:               0.1.0
  *
@@ -25,8 +25,8 @@
  * memory hold for the tuned values only: KTUNE_SELECTIVE_SCAN_IS_TUNED says whether all of those are in force.
  * Compile the kernel with the flags in KTUNE_SELECTIVE_SCAN_NVCC_FLAGS: no macro can set them.
  */
-#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_3D02FB8A
-#define KTUNE_SELECTIVE_SCAN_BEST_H_3D02FB8A
+#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_6BF759BD
+#define KTUNE_SELECTIVE_SCAN_BEST_H_6BF759BD
 
 #ifdef KTUNE_SELECTIVE_SCAN_FORMAT
 #error "another tuned header of selective_scan is included already; export all problems into one header"
@@ -126,7 +126,7 @@
 
 /* stages: stages of shared memory */
 #ifndef KTUNE_SELECTIVE_SCAN_STAGES
-#define KTUNE_SELECTIVE_SCAN_STAGES 3
+#define KTUNE_SELECTIVE_SCAN_STAGES 4
 #endif
 
 /* register_prefetch: load the next group of steps before computing this one (has no effect in this configuration) */
@@ -137,6 +137,20 @@
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
 #define KTUNE_SELECTIVE_SCAN_HELPERS 4
+#endif
+
+/* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
+#define KTUNE_SELECTIVE_SCAN_COPIES_LANES 0
+#define KTUNE_SELECTIVE_SCAN_COPIES_BULK 1
+#ifndef KTUNE_SELECTIVE_SCAN_COPIES
+#define KTUNE_SELECTIVE_SCAN_COPIES KTUNE_SELECTIVE_SCAN_COPIES_BULK
+#endif
+#if KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_LANES
+#define KTUNE_SELECTIVE_SCAN_COPIES_NAME "lanes"
+#elif KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK
+#define KTUNE_SELECTIVE_SCAN_COPIES_NAME "bulk"
+#else
+#error "KTUNE_SELECTIVE_SCAN_COPIES must be one of lanes, bulk"
 #endif
 
 /* exp_ahead: steps that exponentials are taken ahead */
@@ -191,7 +205,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 16 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 16 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 16
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 2048
@@ -210,21 +224,21 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 139264u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 163968u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 56.552
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 56.48
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 56.608
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 55.583
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 55.48
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 55.424
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 55.552
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 53.898
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B16-L2048-D256-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: a5710aedcba1301ea9e962df2218a47498c896055f0feccd23a375cc46d97d38; source digest: f084477b7936ec201e7df3de866fd589d3097a444f85a039f00c54522df94d11; time, L2 cold: median 56.55 us, 95 % interval [56.48, 56.61] us, 130 samples (event pair behind a delay, one launch, empty pair 1.3 us); time, L2 hot: median 55.58 us, 95 % interval [55.54, 55.62] us, 130 samples (event pair behind a delay, 8 launches, empty pair 1.3 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.25 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 15.6x faster than the default (881.6 us); measured at: 2026-11-30T12:23:05.041198+00:00; command: ktune search selective_scan --seed 0 --trials 200; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 84dc40cd463d41035b8cb16ae27808e95b76b38a882a9e3fc2848d7b888f20c5; source digest: 426865fafcabf57214b5343aa91d4c35efe741853e54f382593a2cc4b84a3f48; time, L2 cold: median 55.48 us, 95 % interval [55.42, 55.55] us, 165 samples (event pair behind a delay, one launch, empty pair 1.3 us and event pair behind a delay, one launch, empty pair 1.5 us); time, L2 hot: median 53.90 us, 95 % interval [53.85, 53.95] us, 165 samples (event pair behind a delay, 8 launches, empty pair 1.3 us and event pair behind a delay, 8 launches, empty pair 1.5 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.2 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; against the default: 15.9x faster than the default (882.2 us); measured at: 2026-11-30T14:45:28.859097+00:00; command: ktune search selective_scan --seed 0 --trials 200; ktune: 0.1.0"
 
 /*
  * The entry tuned for exactly these sizes on this GPU (its name as in cudaDeviceProp; NULL for any),
@@ -242,6 +256,7 @@ namespace selective_scan {
 
 enum class Algorithm : int { direct = 0, staged = 1, piped = 2, chunked = 3, blockscan = 4 };
 enum class Reduction : int { shuffle = 0, transposed = 1, shared = 2 };
+enum class Copies : int { lanes = 0, bulk = 1 };
 enum class Exp : int { expf = 0, exp2f = 1, ex2 = 2 };
 
 struct Tuned {
@@ -260,6 +275,7 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
+  static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
   static constexpr int kMinBlocks = KTUNE_SELECTIVE_SCAN_MIN_BLOCKS;
@@ -305,4 +321,4 @@ struct Tuned {
 }  /* namespace ktune */
 #endif  /* __cplusplus */
 
-#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_3D02FB8A */
+#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_6BF759BD */
