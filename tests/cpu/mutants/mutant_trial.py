@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from time import perf_counter
+from types import SimpleNamespace
+from typing import Any
 
+import torch
 from mutant_table import Mutant
 
 from ktune.build.source import variant_source
@@ -59,27 +62,55 @@ def mutated(mutant: Mutant, folder: Path) -> LoadedFamily:
     return LoadedFamily(original.family, copy)
 
 
+@dataclass(frozen=True)
+class OtherInputs(LoadedFamily):
+    """A family whose inputs are drawn as a mutant's are."""
+
+    kind: str
+    scaled: tuple[tuple[str, float], ...]
+    outliers: tuple[tuple[str, float], ...]
+
+    def module(self, name: str) -> Any:
+        module = super().module(name)
+        return SimpleNamespace(**{**vars(module), "inputs": self._inputs}) if name == "reference" else module
+
+    def _inputs(self, problem: Problem, seed: int, *, device: str) -> dict[str, torch.Tensor]:
+        kind = {"kind": self.kind} if self.kind else {}
+        given = super().module("reference").inputs(problem, seed, device=device, **kind)
+        for name, factor in self.scaled:
+            given[name][-1] *= factor
+        for name, factor in self.outliers:
+            given[name][-1, 0] *= factor
+        return given
+
+
 def variant_of(mutant: Mutant) -> tuple[Variant, Problem]:
     """The original's variant and problem that the mutant is tried in."""
     loaded = load_family(mutant.family)
-    problem = loaded.named_problems[mutant.problem]
+    given = mutant.problem
+    problem = loaded.named_problems[given] if isinstance(given, str) else loaded.family.problem(**given)
     configuration = Space(loaded.family, [problem]).complete(mutant.configuration)
     return make_variant(loaded.family, configuration, problem), problem
 
 
 @cache
-def executor_of(family: str, store: ProgramStore) -> Executor:
-    """One a family, so that references are computed once."""
-    return Executor(load_family(family), store, timeout_s=60.0)
-
-
-def execute(
-    family: str, store: ProgramStore, variant: Variant, problem: Problem, source: str, checks: Iterable[str] = CHECKS
-) -> tuple[str, Execution]:
-    """The first check that a source fails, and how; "" and the last execution if it fails none."""
-    executor = executor_of(family, store)
+def executor_of(family: str, store: ProgramStore, *drawn: Any) -> Executor:
+    """One for each way that a family's inputs are drawn, so that references are computed once."""
     loaded = load_family(family)
+    return Executor(OtherInputs(loaded.family, loaded.folder, *drawn), store, timeout_s=60.0)
+
+
+def execute(mutant: Mutant, store: ProgramStore, source: str, checks: Iterable[str] = CHECKS) -> tuple[str, Execution]:
+    """The first check that a source fails where the mutant is tried, and how; "" and the last execution if none."""
+    drawn = (mutant.inputs, tuple(mutant.scaled.items()), tuple(mutant.outliers.items()))
+    executor = executor_of(mutant.family, store, *drawn)
+    loaded = load_family(mutant.family)
+    variant, problem = variant_of(mutant)
     small, far = small_problems(loaded, variant, problem), far_problems(loaded, variant, problem)
+    if not isinstance(mutant.problem, str):
+        small = tuple(dict.fromkeys((problem, *small)))
+    if mutant.far:
+        far = (*far, loaded.family.problem(**mutant.far))
     found = Execution(Status.OK)
     for check in checks:
         if check == FAR:
@@ -87,7 +118,7 @@ def execute(
         else:
             found = executor.verify(variant, small, (Check(check),), source=source)
         if not found.executable:
-            raise ValueError(f"{family} must be executable to be mutated: {found.detail}")
+            raise ValueError(f"{mutant.family} must be executable to be mutated: {found.detail}")
         if not found.right:
             return check, found
     return "", found
@@ -95,8 +126,8 @@ def execute(
 
 def try_mutant(mutant: Mutant, store: ProgramStore, checks: Iterable[str] = CHECKS) -> Trial:
     began = perf_counter()
-    variant, problem = variant_of(mutant)
+    variant, _ = variant_of(mutant)
     with tempfile.TemporaryDirectory() as folder:
         source = translated(variant_source(mutated(mutant, Path(folder)), variant, line_markers=True))
-    by, found = execute(mutant.family, store, variant, problem, source, checks)
+    by, found = execute(mutant, store, source, checks)
     return Trial(mutant, by, found.detail, perf_counter() - began)
