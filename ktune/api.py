@@ -58,10 +58,13 @@ class Rule:
     law: the sentence shown to a user who breaks it.
     holds: a predicate whose arguments are named after parameters or sizes of the problem, or `dtype`, the problem's.
         The rule does not apply where one of its parameters does not exist.
+    prunes: the kernels are right without it too; it keeps what can't be fast from being built. Verification on the CPU
+        takes sizes that it rules out.
     """
 
     law: str
     holds: Callable[..., bool]
+    prunes: bool = False
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:

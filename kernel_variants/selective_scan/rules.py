@@ -130,6 +130,7 @@ HELPERS = (
             or algorithm == "chunked"
             or block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
         ),
+        prunes=True,
     ),
     Rule(
         f"min_blocks blocks fit in the {SMEM_PER_MULTIPROCESSOR} bytes of a multiprocessor, with "
@@ -179,6 +180,7 @@ CHUNKED = (
             min_blocks == 1
             or chunks * block_count(block_size, threads_per_pair, B, D) > MULTIPROCESSORS * (min_blocks - 1)
         ),
+        prunes=True,
     ),
     Rule(
         f"chunks are for few pairs: at most {CHUNKED_BLOCKS} blocks for each of {MULTIPROCESSORS} multiprocessors, "
@@ -187,6 +189,7 @@ CHUNKED = (
             block_count(block_size, threads_per_pair, B, D) <= CHUNKED_WAVES * MULTIPROCESSORS
             and chunks * block_count(block_size, threads_per_pair, B, D) <= CHUNKED_BLOCKS * MULTIPROCESSORS
         ),
+        prunes=True,
     ),
     Rule(
         "chunks are for long sequences: each has at least 2 tiles",
@@ -236,6 +239,7 @@ BLOCKSCAN = (
         lambda min_blocks, channels, B, D: (
             min_blocks == 1 or B * -(-D // channels) > MULTIPROCESSORS * (min_blocks - 1)
         ),
+        prunes=True,
     ),
 )
 

@@ -51,11 +51,12 @@ def far_problems(loaded: LoadedFamily, variant: Variant, problem: Problem) -> tu
 
 
 def broken_laws(family: Family, configuration: Configuration, problem: Problem) -> frozenset[str]:
-    """The laws of all rules that the configuration breaks at this problem."""
+    """The laws of all rules that the configuration breaks at this problem, but for those that only prune."""
     return frozenset(
         rule.law
         for rule in family.rules
-        if Space(replace(family, rules=(rule,)), [problem]).broken_rule(configuration) is not None
+        if not rule.prunes
+        and Space(replace(family, rules=(rule,)), [problem]).broken_rule(configuration) is not None
     )
 
 
