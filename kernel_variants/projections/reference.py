@@ -7,7 +7,7 @@ import torch
 
 from ktune.core.model import Problem
 
-KINDS = ("normal", "uniform", "large", "small", "cancelling")
+KINDS = ("normal", "uniform", "large", "small", "cancelling", "wide")
 
 # Rows of x that are widened to float64 at a time.
 ROWS_AT_ONCE = 1 << 16
@@ -21,7 +21,8 @@ def inputs(problem: Problem, seed: int, kind: str = "normal", device: str = "cpu
 
     Drawn on `device`, so the same seed gives the same values on the same kind of device. Kinds: x from N(0, 1)
     (`normal`), U[0, 1) (`uniform`), N(0, 1) times 1e3 (`large`) or 1e-4 (`small`); `cancelling` has the second half of
-    each row of x and the weights undo most of the first.
+    each row of x and the weights undo most of the first; in `wide` every second row of x is 1e-8, 1, 1e5 or 1e9 times
+    N(0, 1), in turn.
     """
     rows, channels, states, k = (problem[s] for s in "RPSK")
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -37,6 +38,9 @@ def inputs(problem: Problem, seed: int, kind: str = "normal", device: str = "cpu
         else torch.randn((rows, k), generator=generator, device=device)
     )
     x *= {"large": 1e3, "small": 1e-4}.get(kind, 1.0)
+    if kind == "wide":
+        for first, factor in enumerate((1e-8, 1.0, 1e5, 1e9)):
+            x[2 * first + 1 :: 8] *= factor
     x[:, half : 2 * half] = -x[:, :half]
     given = {
         "x": x,

@@ -22,8 +22,9 @@ def inputs(problem: Problem, seed: int, kind: str = "normal", device: str = "cpu
     C_t [B, L, N] or [B, L, G, N], skip and delta_bias [D], initial_state [B, D, N]; x, z, delta, B_t and C_t in the
     problem's dtype, the others fp32. A starts as Mamba's does, -1 to -N along the states, with some noise.
     Kinds: x from N(0, 1) (`normal`), U[0, 1) (`uniform`), N(0, 1) times 1e3 (`large`) or 1e-4 (`small`); delta before
-    softplus in [-20, -3] (`small_delta`), near 20 (`large_delta`), at 100 (`huge_delta`). Of problems beyond MOST_DRAWN
-    elements, one batch's rows of x, delta and z are drawn, and the other batches have them SHIFT steps later each.
+    softplus in [-20, -3] (`small_delta`), near 20 (`large_delta`), at 100 and with x from N(0, 1) / 100 (`huge_delta`).
+    Of problems beyond MOST_DRAWN elements, one batch's rows of x, delta and z are drawn, and the other batches have them
+    SHIFT steps later each.
     """
     batch, length, channels, states = (problem[s] for s in "BLDN")
     generator = torch.Generator().manual_seed(seed)
@@ -34,7 +35,8 @@ def inputs(problem: Problem, seed: int, kind: str = "normal", device: str = "cpu
     drawn = batch if batch * length * channels <= MOST_DRAWN else 1
     rows = (drawn, length, channels)
     x = torch.rand(rows, generator=generator) if kind == "uniform" else normal(*rows)
-    x *= {"large": 1e3, "small": 1e-4}.get(kind, 1.0)
+    # delta x then is about as large as ever: beyond, sums that cancel would need a tolerance of their own
+    x *= {"large": 1e3, "small": 1e-4, "huge_delta": 1e-2}.get(kind, 1.0)
     raw = normal(*rows)
     if kind == "small_delta":
         raw = torch.rand(rows, generator=generator) * 17 - 20
