@@ -23,8 +23,8 @@ def inputs(problem: Problem, seed: int, kind: str = "normal", device: str = "cpu
     problem's dtype, the others fp32. A starts as Mamba's does, -1 to -N along the states, with some noise.
     Kinds: x from N(0, 1) (`normal`), U[0, 1) (`uniform`), N(0, 1) times 1e3 (`large`) or 1e-4 (`small`); delta before
     softplus in [-20, -3] (`small_delta`), near 20 (`large_delta`), at 100 and with x from N(0, 1) / 100 (`huge_delta`).
-    Of problems beyond MOST_DRAWN elements, one batch's rows of x, delta and z are drawn, and the other batches have them
-    SHIFT steps later each.
+    Of problems beyond MOST_DRAWN elements, one batch's rows of x, delta and z are drawn, and the others have them SHIFT
+    steps later each.
     """
     batch, length, channels, states = (problem[s] for s in "BLDN")
     generator = torch.Generator().manual_seed(seed)
