@@ -1,7 +1,7 @@
 """Search the same space with several seeds, each search knowing nothing of the others, and race their winners.
 
-    python benchmarks/repeat_search.py FAMILY [--problem NAME] [--seeds 0 1 2] [--trials 200] [--keep FOLDER]
-                                       [--output FILE.json]
+    python benchmarks/repeat_search.py FAMILY [--problem NAME] [--seeds 0 1 2] [--trials 200] [--finalists 10]
+                                       [--keep FOLDER] [--output FILE.json]
 
 It prints each search's winner and tied set, whether the other winners are in that set, and how the winners compare in
 one race in two processes, with the noise floor of that race. It exits with 1 unless all winners are tied in the race.
@@ -24,6 +24,7 @@ from ktune.core.identity import configuration_id
 from ktune.core.loading import LoadedFamily, load_family
 from ktune.core.model import Configuration, Measurement
 from ktune.search.final import race_finalists, racing
+from ktune.search.finalists import MOST
 from ktune.study.finding import study_folders
 from ktune.study.ranking import tied
 from ktune.study.study import Study
@@ -39,10 +40,10 @@ class Search:
     noise_percent: float | None
 
 
-def search(family: str, problem: str, seed: int, trials: int, results: Path) -> Search:
+def search(family: str, problem: str, seed: int, trials: int, finalists: int, results: Path) -> Search:
     """One search in a folder of its own, so that it is seeded with no other's winner. A finished study says so."""
     command = [sys.executable, "-m", "ktune", "search", family, "--seed", str(seed), "--trials", str(trials)]
-    command += ["--results", str(results), *(["--problem", problem] if problem else [])]
+    command += ["--finalists", str(finalists), "--results", str(results), *(["--problem", problem] if problem else [])]
     done = subprocess.run(command, check=False)
     if done.returncode != 0:
         sys.exit(f"the search with seed {seed} ended with {done.returncode}")
@@ -73,6 +74,7 @@ def main() -> None:
     parser.add_argument("--problem", default="")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--trials", type=int, default=200)
+    parser.add_argument("--finalists", type=int, default=MOST, help="of the fastest, at most, in each search's final")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -81,7 +83,7 @@ def main() -> None:
     for seed in options.seeds:
         with tempfile.TemporaryDirectory(prefix="ktune-repeat-") as folder:
             results = options.keep / f"seed{seed}" if options.keep else Path(folder)
-            searches.append(search(options.family, options.problem, seed, options.trials, results))
+            searches.append(search(options.family, options.problem, seed, options.trials, options.finalists, results))
     raced, noise = race_winners(loaded, searches)
     report = summary(loaded, searches, raced, noise)
     print("\n".join(lines(report)))
