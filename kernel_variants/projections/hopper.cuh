@@ -114,7 +114,7 @@ __device__ __forceinline__ unsigned long long tile_descriptor(unsigned address) 
       "{\n"                                                                           \
       ".reg .pred keep;\n"                                                            \
       "setp.ne.b32 keep, " keeping ", 0;\n"                                           \
-      "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.f16.f16 {" sums "}, "    \
+      "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32.f16.f16 {" sums "}, "      \
       inputs ", keep, 1, 1, 0;\n"                                                     \
       "}\n"                                                                           \
       : __VA_ARGS__                                                                   \

@@ -1,9 +1,10 @@
 // The projections on Hopper's tensor cores at fp32 accuracy: [delta | B | C] = x [rows, K] [W_delta; W_B; W_C]^T, with
 // softplus(. + bias) for delta.
 //
-// Each operand is scaled and split into two fp16 numbers, see split.cuh, and all products but lo lo are summed in fp32, those
-// with a lo apart. Rows whose numbers the parts don't hold are computed in CUDA cores instead. A block keeps `columns` rows
-// of the weights, all of K, in shared memory for good: it splits them once. Its warpgroups then work alone, without a barrier: each takes every (row_blocks warpgroups)-th 64 rows of x, which each lane copies for itself, `stages`
+// Each operand is scaled and split into two fp16 numbers, see split.cuh, and all products but lo lo are summed in fp32,
+// those with a lo apart. Rows whose numbers the parts don't hold are computed in CUDA cores instead. A block keeps
+// `columns` rows of the weights, all of K, in shared memory for good: it splits them once. Its warpgroups then work alone,
+// without a barrier: each takes every (row_blocks warpgroups)-th 64 rows of x, which each lane copies for itself, `stages`
 // slices of 32 columns ahead, splits in registers and gives to the tensor cores from there, a slice's products while the
 // next slice is split. What one warpgroup spends on softplus and stores, the others multiply.
 //

@@ -41,9 +41,7 @@ def plan(configuration: Configuration, problem: Problem) -> Plan:
         return chunked_plan(configuration, problem, threads, smem)
     # what only chunks have is not touched: another tensor stands in
     of_chunks = ("A", "A") if configuration["algorithm"] == "piped" else ()
-    passed = (*arguments(problem, *OPTIONAL_TENSORS), *of_chunks)
-    if configuration["algorithm"] == "piped":
-        passed = as_copied(passed, configuration, problem)
+    passed = as_copied((*arguments(problem, *OPTIONAL_TENSORS), *of_chunks), configuration, problem)
     kernel = f"selective_scan_{configuration['algorithm']}"
     return Plan((KernelLaunch(kernel, (blocks, 1, 1), (threads, 1, 1), passed, smem),))
 
@@ -85,8 +83,8 @@ def blockscan_plan(configuration: Configuration, problem: Problem) -> Plan:
 
 
 def as_copied(passed: tuple[Argument, ...], configuration: Configuration, problem: Problem) -> tuple[Argument, ...]:
-    """Arguments of the piped kernel: maps of what it copies in bulk. A box is a helper warp's rows of a tile."""
-    if configuration["copies"] != "bulk":
+    """With maps of what the piped kernel copies in bulk. A box is a helper warp's rows of a tile."""
+    if configuration.get("copies") != "bulk":
         return passed
     rows = configuration.integer("tile_l") // configuration.integer("helpers")
     pairs = configuration.integer("block_size") // configuration.integer("threads_per_pair")

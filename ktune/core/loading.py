@@ -110,6 +110,8 @@ def _load_module(folder: Path, name: str) -> ModuleType:
     if not path.is_file():
         raise FamilyError(f"{folder} holds no {name}.py, which this needs; see docs/family.md")
     package = f"{_PACKAGE_PREFIX}{hashlib.sha256(os.fsencode(folder)).hexdigest()[:12]}"
+    if f"{package}.{name}" in sys.modules:
+        return sys.modules[f"{package}.{name}"]
     before = set(sys.modules)
     if package not in before:
         spec = ModuleSpec(package, None, is_package=True)

@@ -217,5 +217,10 @@ class Measurement:
         return self.status is Status.OK and self.cold is not None
 
     @property
+    def gpu_uuid(self) -> str:
+        """The GPU that it was made on; "" where none is known."""
+        return self.environment.gpu_uuid if self.environment else ""
+
+    @property
     def cold_us(self) -> float | None:
         return None if self.cold is None else self.cold.median_us

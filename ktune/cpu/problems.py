@@ -55,8 +55,7 @@ def broken_laws(family: Family, configuration: Configuration, problem: Problem) 
     return frozenset(
         rule.law
         for rule in family.rules
-        if not rule.prunes
-        and Space(replace(family, rules=(rule,)), [problem]).broken_rule(configuration) is not None
+        if not rule.prunes and Space(replace(family, rules=(rule,)), [problem]).broken_rule(configuration) is not None
     )
 
 

@@ -152,11 +152,10 @@ def _why_not(known: Measurement, key: str, gpu: Gpu | None) -> str:
     """Why a study's measurement does not hold here; empty if it does."""
     if known.build is not None and known.build.key != key:
         return "it is of another build: the source or the compiler has changed"
-    measured_on = known.environment.gpu_uuid if known.environment else ""
     if gpu is not None and known.source is not Source.MEASURED:
         return f"it is {known.source}, and there is a GPU"
-    if gpu is not None and measured_on != gpu.uuid:
-        return f"it was made on another GPU ({measured_on or 'unknown'})"
+    if gpu is not None and known.gpu_uuid != gpu.uuid:
+        return f"it was made on another GPU ({known.gpu_uuid or 'unknown'})"
     return ""
 
 

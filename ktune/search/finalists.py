@@ -93,7 +93,7 @@ class Finalists:
         if all(m.variant in full for m in chosen):
             return []
         here = self._recorder.evaluator.environment.gpu_uuid
-        return [m for m in chosen if m.variant not in full or _gpu(full[m.variant]) != here]
+        return [m for m in chosen if m.variant not in full or full[m.variant].gpu_uuid != here]
 
     def _looked_around(self) -> Configuration:
         """The leader without needless parameters, when what lies one step from it and from the leader is measured."""
@@ -197,10 +197,14 @@ def choose_finalists(
     those of `always`, whatever their times. Where a search went on on another GPU, short times of the two are not
     compared: near is who is near the leader of the same GPU, and the GPUs' fastest take part in turn.
     """
-    limits_us = {_gpu(m): NEAR * (eligible_time_us(m) or math.inf) for m in leaders_of_gpus(ranked)}
-    near = sum((eligible_time_us(m) or math.inf) <= limits_us[_gpu(m)] for m in ranked)
+    by_gpu = _by_gpu(ranked).values()
+    near = sum(
+        (eligible_time_us(m) or math.inf) <= NEAR * (eligible_time_us(leader) or math.inf)
+        for leader, *others in by_gpu
+        for m in (leader, *others)
+    )
     count = min(most, max(near, LEAST))
-    in_turn = [m for row in zip_longest(*_by_gpu(ranked).values()) for m in row if m is not None]
+    in_turn = [m for row in zip_longest(*by_gpu) for m in row if m is not None]
     return [*in_turn[:count], *(m for m in in_turn[count:] if m.variant.configuration in always)]
 
 
@@ -212,9 +216,5 @@ def leaders_of_gpus(ranked: Sequence[Measurement]) -> list[Measurement]:
 def _by_gpu(measurements: Sequence[Measurement]) -> dict[str, list[Measurement]]:
     found: dict[str, list[Measurement]] = {}
     for m in measurements:
-        found.setdefault(_gpu(m), []).append(m)
+        found.setdefault(m.gpu_uuid, []).append(m)
     return found
-
-
-def _gpu(m: Measurement) -> str:
-    return m.environment.gpu_uuid if m.environment else ""

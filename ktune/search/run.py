@@ -108,7 +108,7 @@ class _Run:
         """How many short times are of another GPU."""
         here = self._recorder.evaluator.environment.gpu_uuid
         short = latest(self._study.measurements(), Effort.SEARCH).values()
-        return sum(m.environment is not None and m.environment.gpu_uuid not in ("", here) for m in short)
+        return sum(m.gpu_uuid not in ("", here) for m in short)
 
     def _search(self, sampler: Sampler) -> None:
         if self._study.trials_done >= self._total:

@@ -70,7 +70,9 @@ class _Crossing:
             if missing:
                 here = self._evaluator.environment.gpu_uuid
                 missing += [
-                    c for c, m in known.items() if m and m.eligible and _gpu(m) != here and (one.name, c) not in tried
+                    c
+                    for c, m in known.items()
+                    if m and m.eligible and m.gpu_uuid != here and (one.name, c) not in tried
                 ]
                 found.append((one, missing))
         return found
@@ -105,7 +107,3 @@ def _claim(study: Study, configuration: Configuration) -> int | None:
         return own[-1].trial if study.claim_full(own[-1]) else None
     trial = study.claim(configuration, effort=Effort.FULL)
     return None if isinstance(trial, Refused) else trial
-
-
-def _gpu(m: Measurement) -> str:
-    return m.environment.gpu_uuid if m.environment else ""

@@ -242,7 +242,7 @@ def _insert(connection: Connection, study_id: int, entry: Entry) -> Entry:
             "status": m.status.value,
             "effort": m.effort.value,
             "source": m.source.value,
-            "gpu_uuid": m.environment.gpu_uuid if m.environment else "",
+            "gpu_uuid": m.gpu_uuid,
             "time_cold_median_us": m.cold.median_us if m.cold else None,
             "time_cold_ci_low_us": m.cold.ci_low_us if m.cold else None,
             "time_cold_ci_high_us": m.cold.ci_high_us if m.cold else None,
