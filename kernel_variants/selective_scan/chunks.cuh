@@ -3,7 +3,8 @@
 // A first pass (chunk_states.cuh) leaves for every chunk but the last the state that it ends in from h = 0, and the sum of
 // its deltas. The product of a chunk's decays is exp(A sum), so that h after it is exp(A sum) h + state: never a quotient
 // of products, which underflow. Each thread takes its own states through the chunks before its own, in their order.
-// Layout: states [batch, chunks - 1, channels, N]; sums [batch, chunks - 1, channels].
+// Layout: states [batch, chunks - 1, channels, N]; sums [batch, chunks - 1, channels]. Both are written while the second
+// pass may already run, so that its pointers to them are not __restrict__: such loads may come before the wait.
 #pragma once
 
 #include "options.cuh"
@@ -49,20 +50,36 @@ __device__ __forceinline__ void let_launch_after_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// Takes the states through the chunks before `chunk`.
+// Takes the states through the chunks before `chunk`. What so many of them left is loaded at once.
 __device__ __forceinline__ void pass_chunks(CarriedStates& states, const Chunk& chunk, const float* chunk_states,
                                             const float* chunk_sums, int channel, int channels, const Place& place) {
   if constexpr (kChunks > 1) {
+    constexpr int kAtOnce = kChunks - 1 < 8 ? kChunks - 1 : 8;
     wait_for_launch_before();
     if (channel >= channels) return;
-#pragma unroll 4
-    for (int i = 0; i < chunk.number; ++i) {
-      const long long at = chunk.place(i, channel, channels);
-      const float sum = chunk_sums[at];
+    for (int first = 0; first < chunk.number; first += kAtOnce) {
+      const long long at = chunk.place(first, channel, channels);
+      const float* const sums_at = chunk_sums + at;
+      const float* const ends_at = chunk_states + at * kN + place.part * kStatesPerThread;
+      float sums[kAtOnce];
+      float ends[kAtOnce][kStatesPerThread];
 #pragma unroll
-      for (int j = 0; j < kStatesPerThread; ++j) {
-        const int n = place.part * kStatesPerThread + j;
-        if (n < kN) states.h[j] = fmaf(decay(sum, states.a[j]), states.h[j], chunk_states[at * kN + n]);
+      for (int i = 0; i < kAtOnce; ++i) {
+        // A chunk that is not before this one leaves the states as they are.
+        sums[i] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < kStatesPerThread; ++j) ends[i][j] = 0.0f;
+        if (first + i < chunk.number) {
+          sums[i] = sums_at[static_cast<long long>(i) * channels];
+          load_floats<kStatesPerThread, 4>(ends[i], ends_at + static_cast<long long>(i) * channels * kN);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+        for (int j = 0; j < kStatesPerThread; ++j) {
+          states.h[j] = fmaf(decay(sums[i], states.a[j]), states.h[j], ends[i][j]);
+        }
       }
     }
   }

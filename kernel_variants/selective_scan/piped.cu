@@ -208,8 +208,7 @@ selective_scan_piped(const __grid_constant__ scan::Input x, const __grid_constan
                      const __grid_constant__ scan::Input c, const float* __restrict__ skip,
                      scan::Element* __restrict__ y, int sequence, int channels_given, const float* __restrict__ bias,
                      const __grid_constant__ scan::Input z, const float* __restrict__ initial_states,
-                     float* __restrict__ final_states, const float* __restrict__ chunk_states,
-                     const float* __restrict__ chunk_sums) {
+                     float* __restrict__ final_states, const float* chunk_states, const float* chunk_sums) {
   using namespace scan;
   extern __shared__ __align__(128) float stages[];
   const int channels = config::kD > 0 ? static_cast<int>(config::kD) : channels_given;
