@@ -124,7 +124,7 @@ family = Family(
         "tile_l": (32, 64),
         "stages": (2, 3, 4),
         "helpers": (2, 4),
-        "copies": ("bulk",),
+        "copies": ("lanes", "bulk"),
         "exp_ahead": (1, 2),
         "row_ahead": (2, 4),
         "min_blocks": (1,),
