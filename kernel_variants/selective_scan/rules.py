@@ -109,8 +109,9 @@ VECTORS = (
 
 HELPERS = (
     Rule(
-        "chunks are computed beside 4 helper warps: fewer were slower in all that was measured",
-        lambda chunks, helpers: helpers == 4,
+        "chunks are computed beside 4 helper warps where lanes copy: fewer were slower in all that was measured",
+        lambda chunks, helpers, copies: helpers == 4 or copies == "bulk",
+        prunes=True,
     ),
     Rule("helper warps need a stage that lands while another is computed", lambda helpers, stages: stages >= 2),
     Rule(
