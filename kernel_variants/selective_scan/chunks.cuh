@@ -54,28 +54,25 @@ __device__ __forceinline__ void let_launch_after_start() {
 __device__ __forceinline__ void pass_chunks(CarriedStates& states, const Chunk& chunk, const float* chunk_states,
                                             const float* chunk_sums, int channel, int channels, const Place& place) {
   if constexpr (kChunks > 1) {
-    constexpr int kAtOnce = kChunks - 1 < 8 ? kChunks - 1 : 8;
+    constexpr int kAtOnce = kChunks - 1 < 7 ? kChunks - 1 : 7;
     wait_for_launch_before();
     if (channel >= channels) return;
     for (int first = 0; first < chunk.number; first += kAtOnce) {
       const long long at = chunk.place(first, channel, channels);
       const float* const sums_at = chunk_sums + at;
       const float* const ends_at = chunk_states + at * kN + place.part * kStatesPerThread;
+      const int count = chunk.number - first;
       float sums[kAtOnce];
       float ends[kAtOnce][kStatesPerThread];
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
-        // A chunk that is not before this one leaves the states as they are.
-        sums[i] = 0.0f;
-#pragma unroll
-        for (int j = 0; j < kStatesPerThread; ++j) ends[i][j] = 0.0f;
-        if (first + i < chunk.number) {
-          sums[i] = sums_at[static_cast<long long>(i) * channels];
-          load_floats<kStatesPerThread, 4>(ends[i], ends_at + static_cast<long long>(i) * channels * kN);
-        }
+        if (i >= count) continue;
+        sums[i] = sums_at[static_cast<long long>(i) * channels];
+        load_floats<kStatesPerThread, 4>(ends[i], ends_at + static_cast<long long>(i) * channels * kN);
       }
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i) {
+        if (i >= count) continue;
 #pragma unroll
         for (int j = 0; j < kStatesPerThread; ++j) {
           states.h[j] = fmaf(decay(sums[i], states.a[j]), states.h[j], ends[i][j]);
