@@ -54,7 +54,8 @@ __device__ __forceinline__ void let_launch_after_start() {
 __device__ __forceinline__ void pass_chunks(CarriedStates& states, const Chunk& chunk, const float* chunk_states,
                                             const float* chunk_sums, int channel, int channels, const Place& place) {
   if constexpr (kChunks > 1) {
-    constexpr int kAtOnce = kChunks - 1 < 7 ? kChunks - 1 : 7;
+    // at least 1, since this is compiled for one chunk too
+    constexpr int kAtOnce = kChunks > 7 ? 7 : kChunks > 1 ? kChunks - 1 : 1;
     wait_for_launch_before();
     if (channel >= channels) return;
     for (int first = 0; first < chunk.number; first += kAtOnce) {
