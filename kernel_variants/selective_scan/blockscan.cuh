@@ -54,17 +54,6 @@ struct Lane {
   }
 };
 
-__device__ __forceinline__ void copy_async(float* to, const float* from, bool valid) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  const int bytes = valid ? 4 * kWidth : 0;
-  if constexpr (kWidth == 4) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(4 * kWidth), "r"(bytes)
-                 : "memory");
-  }
-}
-
 // The thread's vectors of a tile of kColumns columns; in its part of a stage rows are kRow floats, runs kRun.
 template <int kColumns, int kRow, int kRun>
 struct Vectors {
@@ -118,16 +107,16 @@ struct Block {
     const float* delta_tile = delta + t * channels;
     ChannelVectors::each(channels, [&](int row, long long offset, int place, int column) {
       const bool valid = !kGuarded || (row < rows && column < columns);
-      copy_async(stage + place, valid ? x_tile + offset : x, valid);
-      copy_async(stage + kDelta + place, valid ? delta_tile + offset : delta, valid);
+      copy_or_clear<4 * kWidth>(stage + place, valid ? x_tile + offset : x, valid);
+      copy_or_clear<4 * kWidth>(stage + kDelta + place, valid ? delta_tile + offset : delta, valid);
     });
     constexpr int kStride = kGroups * kN;
     const float* b_tile = b + t * kStride;
     const float* c_tile = c + t * kStride;
     StateVectors::each(kStride, [&](int row, long long offset, int place, int) {
       const bool valid = !kGuarded || row < rows;
-      copy_async(stage + kB + place, valid ? b_tile + offset : b, valid);
-      copy_async(stage + kC + place, valid ? c_tile + offset : c, valid);
+      copy_or_clear<4 * kWidth>(stage + kB + place, valid ? b_tile + offset : b, valid);
+      copy_or_clear<4 * kWidth>(stage + kC + place, valid ? c_tile + offset : c, valid);
     });
   }
 

@@ -30,12 +30,6 @@ struct Drive {
   float input;  // delta x
 };
 
-__device__ __forceinline__ void copy_vector(Element* to, const Element* from, bool valid) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid ? 16 : 0)
-               : "memory");
-}
-
 struct Block {
   const Element* x;      // at the chunk's first step and the block's first channel
   const Element* delta;
@@ -55,7 +49,7 @@ struct Block {
       const int column = i % kVectors * kWidth;
       if (kTile * kVectors % kBlockSize != 0 && row >= kTile) break;
       const bool valid = row < rows && column < columns;
-      copy_vector(to + row * kColumns + column, valid ? from + row * stride + column : from, valid);
+      copy_or_clear<16>(to + row * kColumns + column, valid ? from + row * stride + column : from, valid);
     }
   }
 

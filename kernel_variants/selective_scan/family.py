@@ -118,7 +118,7 @@ family = Family(
     },
     core={
         "algorithm": ("staged", "piped"),
-        "block_size": (64, 128, 256),
+        "block_size": (128, 256),
         "threads_per_pair": (2, 4, 8),
         "reduction": ("transposed", "shared"),
         "tile_l": (32, 64),

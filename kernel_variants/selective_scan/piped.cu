@@ -15,9 +15,9 @@ namespace scan {
 __device__ __forceinline__ Place place_of_thread() {
   Place place;
   if constexpr (kHelpersSum) {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
-    place.part = warp % kThreadsPerPair;
-    place.pair = warp / kThreadsPerPair * 32 + static_cast<int>(threadIdx.x) % 32;
+    const int group = static_cast<int>(threadIdx.x) / kWarpColumns;
+    place.part = group % kThreadsPerPair;
+    place.pair = group / kThreadsPerPair * kWarpColumns + static_cast<int>(threadIdx.x) % kWarpColumns;
     place.first = place.part == 0;
   }
   return place;
@@ -46,9 +46,7 @@ __device__ __forceinline__ void load_column(float (&to)[kSteps], const float* fr
 // Offset in a stage, in floats, of what the lane passes to load_column for the tile's first steps of x.
 __device__ __forceinline__ int column_offset(const Place& place) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int first = place.pair - (kHelpersSum ? lane : lane % kPairsPerWarp);
-  const int word = 4 * (lane % 8);
-  return lane / 8 * kPairsPerBlock + first + (kHelpersSum ? word : word % kPairsPerWarp);
+  return lane / 8 * kPairsPerBlock + place.pair - lane % kWarpColumns + 4 * (lane % 8) % kWarpColumns;
 }
 
 // What is under way between loading and use; the index of a step is its number modulo kRing.

@@ -61,13 +61,6 @@ __device__ __forceinline__ void copy_16(Element* to, const Element* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 }
 
-// The same where `valid`, and zeros elsewhere; `from` is then not read.
-__device__ __forceinline__ void copy_16_or_clear(Element* to, const Element* from, bool valid) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid ? 16 : 0)
-               : "memory");
-}
-
 // By the lanes. Channels beyond the last are not copied, since what is computed of them is not stored, nor rows beyond
 // the sequence, unless they must leave the states as they are: those are zeros.
 struct LaneCopies {
@@ -99,7 +92,7 @@ struct LaneCopies {
     to += origin.row * kColumns;
     if constexpr (config::kFinal) {
       for_vectors<kColumns>(kHelperRows, width, [&](int row, int column) {
-        copy_16_or_clear(to + row * kColumns + column, from + (row < rows ? row * stride + column : 0), row < rows);
+        copy_or_clear<16>(to + row * kColumns + column, from + (row < rows ? row * stride + column : 0), row < rows);
       });
     } else {
       for_vectors<kColumns>(rows, width, [&](int row, int column) {
@@ -177,24 +170,26 @@ struct BulkCopies {
     __syncwarp();
   }
 
-  __device__ __forceinline__ void copy_channels(unsigned to, int offset, const TensorMap& map, int step,
-                                                unsigned barrier) const {
+  // Of the map's rows of this batch, from `first` of row `step` on.
+  __device__ __forceinline__ void copy_box(unsigned to, const TensorMap& map, int first, int step,
+                                           unsigned barrier) const {
     asm volatile(
         "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to + (offset + origin.row * kPairsPerBlock) * kItem),
-        "l"(&map), "r"(origin.channel), "r"(step), "r"(origin.batch), "r"(barrier)
+        "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(to),
+        "l"(&map), "r"(first), "r"(step), "r"(origin.batch), "r"(barrier)
         : "memory");
+  }
+
+  __device__ __forceinline__ void copy_channels(unsigned to, int offset, const TensorMap& map, int step,
+                                                unsigned barrier) const {
+    copy_box(to + (offset + origin.row * kPairsPerBlock) * kItem, map, origin.channel, step, barrier);
   }
 
   __device__ __forceinline__ void copy_states(unsigned to, int offset, const TensorMap& map, int step,
                                               unsigned barrier) const {
     const unsigned at = to + (offset + origin.row * kN) * kItem;
     if constexpr (kGroups == 1) {
-      asm volatile(
-          "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-          "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(at),
-          "l"(&map), "r"(0), "r"(step), "r"(origin.batch), "r"(barrier)
-          : "memory");
+      copy_box(at, map, 0, step, barrier);
     } else {
       asm volatile(
           "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "

@@ -59,29 +59,34 @@ struct Helper {
 
   // stage: at this warp's first row of x.
   __device__ __forceinline__ void store(const float* stage, const float* from, Element* to,
-                                        const float (&skip)[kPairsPerBlock / 32], int rows) const {
+                                        const float (&skip)[kPairsPerBlock / kWarpColumns], int rows) const {
+    // several groups of steps at once where a row is shorter than the lanes are many
+    const int later = lane / kWarpColumns * kSteps;
 #pragma unroll
-    for (int column = 0; column < kPairsPerBlock; column += 32) {
+    for (int first = 0; first < kPairsPerBlock; first += kWarpColumns) {
+      const int column = first + lane % kWarpColumns;
 #pragma unroll
-      for (int step = 0; step < kHelperRows; step += kSteps) {
+      for (int group = 0; group < kHelperRows; group += kSteps * kPartsPerWarp) {
+        const int step = group + later;
         float total[kSteps];
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) {
-          total[i] = config::kSkip ? stage[(step + i) * kPairsPerBlock + column + lane] * skip[column / 32] : 0.0f;
+          total[i] = config::kSkip ? stage[(step + i) * kPairsPerBlock + column] * skip[first / kWarpColumns] : 0.0f;
         }
 #pragma unroll
         for (int part = 0; part < kThreadsPerPair; ++part) {
-          const int warp = column / 32 * kThreadsPerPair + part;
-          const float4 v = *reinterpret_cast<const float4*>(from + (warp * kTileL * 32 + (step * 32 + lane * kSteps)));
+          const int thread = (first / kWarpColumns * kThreadsPerPair + part) * kWarpColumns;
+          const int at = thread / 32 * kTileL * 32 + step * 32 + (thread % 32 + lane % kWarpColumns) * kSteps;
+          const float4 v = *reinterpret_cast<const float4*>(from + at);
           total[0] += v.x, total[1] += v.y, total[2] += v.z, total[3] += v.w;
         }
 #pragma unroll
         for (int i = 0; i < kSteps; ++i) {
-          if (step + i < rows && column + lane < columns) {
+          if (step + i < rows && column < columns) {
             if constexpr (config::kGate) {
-              total[i] = gated(total[i], stage[kZ + (step + i) * kPairsPerBlock + column + lane]);
+              total[i] = gated(total[i], stage[kZ + (step + i) * kPairsPerBlock + column]);
             }
-            to[(step + i) * channels + column + lane] = total[i];
+            to[(step + i) * channels + column] = total[i];
           }
         }
       }
@@ -90,11 +95,12 @@ struct Helper {
 
   // length: rows from this warp's first on; skip_vector, bias_vector: at the block's first channel.
   __device__ __forceinline__ void run(int length, int tiles, const float* skip_vector, const float* bias_vector) {
-    float skip[kPairsPerBlock / 32];
+    float skip[kPairsPerBlock / kWarpColumns];
     float bias[kVector];
 #pragma unroll
-    for (int i = 0; i < kPairsPerBlock / 32; ++i) {
-      skip[i] = config::kSkip && 32 * i + lane < columns ? skip_vector[32 * i + lane] : 0.0f;
+    for (int i = 0; i < kPairsPerBlock / kWarpColumns; ++i) {
+      const int column = i * kWarpColumns + lane % kWarpColumns;
+      skip[i] = config::kSkip && kHelpersSum && column < columns ? skip_vector[column] : 0.0f;
     }
 #pragma unroll
     for (int i = 0; i < kVector; ++i) {

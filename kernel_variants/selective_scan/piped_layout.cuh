@@ -8,9 +8,12 @@
 
 namespace scan {
 
-// A pair's parts lie in kThreadsPerPair warps whose lanes are 32 channels, and helper warps sum them; otherwise they are
-// lanes of one warp, which sums them itself.
+// A warp's lanes are kWarpColumns channels, of one part or two, and helper warps sum a pair's parts, which lie in several
+// warps; or a pair's parts are lanes of one warp, which sums them itself.
 constexpr bool kHelpersSum = config::kReduction == config::Reduction::shared;
+constexpr int kWarpColumns = kHelpersSum ? (kPairsPerBlock < 32 ? kPairsPerBlock : 32) : kPairsPerWarp;
+// Of a warp whose parts the helpers sum.
+constexpr int kPartsPerWarp = 32 / kWarpColumns;
 constexpr int kTileL = config::kTileL;
 constexpr int kStages = config::kStages;
 constexpr int kAhead = config::kExpAhead;
@@ -41,13 +44,16 @@ constexpr int kHelperRows = kTileL / kHelpers;
 
 static_assert(kTileL % kBody == 0 && kBody % kRing == 0, "a tile holds whole bodies, a body whole turns of the rings");
 static_assert(kHelperRows % kSteps == 0, "a helper warp sums whole groups of steps");
-static_assert(kPairsPerBlock % 32 == 0, "a helper's lanes are channels");
+static_assert(kPairsPerBlock % 16 == 0 && 32 % kWarpColumns == 0, "a warp's lanes are the same channels once or more");
 static_assert(kN % kVector == 0, "rows of B and C are whole 16-byte vectors");
 static_assert(kN % kThreadsPerPair == 0, "parts are whole states");
-static_assert(kHelpersSum ? kWarps % kThreadsPerPair == 0 : kPairsPerWarp % 4 == 0,
-              "the parts of a pair are warps of the block, or lanes of a warp, at least 4 channels side by side");
+static_assert(!kHelpersSum || (kWarps * kPartsPerWarp % kThreadsPerPair == 0 && kThreadsPerPair % kPartsPerWarp == 0),
+              "warps hold all parts of their channels");
+static_assert(!kHelpersSum || kHelperRows % (kSteps * kPartsPerWarp) == 0, "a helper's lanes sum as many groups at once");
+static_assert(kWarpColumns % 4 == 0, "channels that lie side by side are 16-byte vectors");
 static_assert(kHelpersSum || kBody % kGroup == 0, "a body holds whole groups of the reduction");
-static_assert(config::kCopies != config::Copies::bulk || kHelperRows * kN * sizeof(Element) % 128 == 0, "a box begins at a multiple of 128 bytes");
+static_assert(config::kCopies != config::Copies::bulk || kHelperRows * kN * sizeof(Element) % 128 == 0,
+              "a box begins at a multiple of 128 bytes");
 static_assert(kStages >= 2, "a tile lands while another is computed");
 
 enum Barrier : int { kReady = 1, kDone = 3 };  // two of each, for even and odd tiles

@@ -29,6 +29,11 @@ def reduction_bytes(reduction: str, block_size: int, threads_per_pair: int) -> i
     return block_size // 32 * 2 * threads_per_pair * (32 + 32 // threads_per_pair) * 4
 
 
+def sums_two_groups(reduction: str, block_size: int, threads_per_pair: int) -> bool:
+    """Whether a helper warp's lanes sum the 16 channels of a block for two groups of steps at once."""
+    return reduction == "shared" and block_size // threads_per_pair < 32
+
+
 def batch_steps(prefetch: int, reduction: str, threads_per_pair: int) -> int:
     """Time steps that the direct kernel loads together."""
     return prefetch or group_steps(reduction, threads_per_pair)

@@ -19,6 +19,7 @@ from .resources import (
     staged_bytes,
     states_per_thread,
     step_instructions,
+    sums_two_groups,
 )
 from .tensors import BFLOAT16, element_bytes
 
@@ -115,8 +116,8 @@ HELPERS = (
     ),
     Rule("helper warps need a stage that lands while another is computed", lambda helpers, stages: stages >= 2),
     Rule(
-        "with helper warps the pairs of a block are a multiple of 32, a helper's lanes, and at most 128",
-        lambda helpers, block_size, threads_per_pair: block_size // threads_per_pair in (32, 64, 128),
+        "with helper warps a block holds 16, 32, 64 or 128 pairs, whose lanes of a helper are the same ones again",
+        lambda helpers, block_size, threads_per_pair: block_size // threads_per_pair in (16, 32, 64, 128),
     ),
     Rule(
         "with helper warps several steps are reduced at once, and a warp that sums holds at least 4 channels",
@@ -153,8 +154,10 @@ HELPERS = (
         ),
     ),
     Rule(
-        f"a helper warp takes whole groups of {PIPED_STEPS} rows of a tile",
-        lambda helpers, tile_l: tile_l % (helpers * PIPED_STEPS) == 0,
+        f"a helper warp takes whole groups of {PIPED_STEPS} rows of a tile, two at once if it sums 16 pairs",
+        lambda helpers, tile_l, reduction, block_size, threads_per_pair: (
+            tile_l % (helpers * PIPED_STEPS * (1 + sums_two_groups(reduction, block_size, threads_per_pair))) == 0
+        ),
     ),
     Rule(
         f"a loop body of {PIPED_STEPS} unroll steps divides tile_l and holds whole turns of {PIPED_RING} steps",

@@ -160,6 +160,19 @@ __device__ __forceinline__ void load_floats(float (&to)[kCount], const float* fr
   }
 }
 
+// Starts the copy of kBytes, 4, 8 or 16, into shared memory; unless `valid`, zeros arrive and `from` is not read.
+template <int kBytes>
+__device__ __forceinline__ void copy_or_clear(void* to, const void* from, bool valid) {
+  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  const int bytes = valid ? kBytes : 0;
+  if constexpr (kBytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(bytes) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(kBytes), "r"(bytes)
+                 : "memory");
+  }
+}
+
 // Copies that are under way are counted in groups: commit_copies ends one, wait_copies waits for all but the last few.
 __device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 

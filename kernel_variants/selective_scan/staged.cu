@@ -34,18 +34,6 @@ static_assert(kN % kWidth == 0, "rows of B and C start at multiples of the vecto
 static_assert(config::kD % kWidth == 0, "rows of x and delta start at multiples of the vector width");
 static_assert(kCopyBytes >= 4, "cp.async copies 4 bytes at least");
 
-template <int kBytes>
-__device__ __forceinline__ void copy_async(Element* to, const Element* from, int valid_bytes) {
-  const unsigned address = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  if constexpr (kBytes == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(valid_bytes) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(address), "l"(from), "n"(kBytes),
-                 "r"(valid_bytes)
-                 : "memory");
-  }
-}
-
 // kTileL rows of kColumns elements into shared rows of kToStride. Rows from `rows` on and columns from `columns` on
 // are filled with zeros (checked only if kGuarded). Where whole rows fall to the block in each pass, a thread's
 // addresses differ by constants from pass to pass.
@@ -67,7 +55,7 @@ __device__ __forceinline__ void copy_tile(Element* to, const Element* from, long
     const bool valid = !kGuarded || (row < rows && column < columns);
     const Element* source =
         kWholeRows ? thread_from + pass * kRowsPerPass * from_stride : from + row * from_stride + column;
-    copy_async<kCopyBytes>(to + row * kToStride + column, valid ? source : from, valid ? kCopyBytes : 0);
+    copy_or_clear<kCopyBytes>(to + row * kToStride + column, valid ? source : from, valid);
   }
 }
 

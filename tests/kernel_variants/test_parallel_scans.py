@@ -134,12 +134,15 @@ def test_the_first_pass_leaves_out_the_last_chunk_and_its_states_are_workspace()
     }
 
 
-def test_a_shipped_search_of_many_shapes_names_problems_of_the_family() -> None:
+def test_the_shipped_searches_of_many_shapes_cover_the_layers_of_mamba() -> None:
     import tomllib
 
-    text = (Path(__file__).resolve().parents[2] / "configs" / "scan-shapes.toml").read_text(encoding="utf-8")
-    named = tomllib.loads(text)["problem"]
-    assert len(set(named)) == len(named) <= 12
-    assert set(named) <= set(FAMILY.problems)
-    few = [name for name in named if FAMILY.problems[name]["B"] * FAMILY.problems[name]["D"] < 132 * 128]
-    assert len(few) > len(named) // 2
+    configs = Path(__file__).resolve().parents[2] / "configs"
+    named = [
+        name
+        for batch in (1, 8)
+        for name in tomllib.loads((configs / f"scan-batch{batch}.toml").read_text(encoding="utf-8"))["problem"]
+    ]
+    layers = {name for name in FAMILY.problems if name.startswith("mamba-") and "block" not in name}
+    assert len(layers) == 5 * 2 * 3
+    assert sorted(named) == sorted({*layers, "record", "long"})
