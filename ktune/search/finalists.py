@@ -11,6 +11,7 @@ from itertools import zip_longest
 from ktune.core.model import Configuration, Effort, Measurement, Request
 from ktune.core.space import Space
 from ktune.core.variant import make_variant
+from ktune.search.crossing import crossings
 from ktune.search.final import Racing, race_finalists, race_once, racing
 from ktune.search.recorder import Recorder
 from ktune.search.simplify import simplify
@@ -20,9 +21,11 @@ from ktune.study.ranking import eligible_time_us, latest, rank
 
 MOST = 10
 LEAST = 5
-# How often the points one step from the leader are measured, as long as another one leads then, and how many of them
-# at most, as a share of the trials.
-ROUNDS, AROUND_SHARE = 3, 0.25
+# How often what lies around the leader is measured, as long as anything there is new, and how many points at most, as a
+# share of the trials.
+ROUNDS, AROUND_SHARE = 3, 0.5
+# Of the leader's short time; what is nearer is crossed.
+CROSSED = 1.02
 # Of the leader's short time; what is nearer is for the races to tell.
 NEAR = 1.10
 # Short times that are further apart than this need no race to tell which is the faster.
@@ -96,20 +99,36 @@ class Finalists:
         return [m for m in chosen if m.variant not in full or full[m.variant].gpu_uuid != here]
 
     def _looked_around(self) -> Configuration:
-        """The leader without needless parameters, when what lies one step from it and from the leader is measured."""
+        """The leader without needless parameters, when what lies around it and the leader is measured.
+
+        A round measures what lies one step from both, then crossings of the fastest, since values that are fast only
+        together lie more than a step apart. Half of what is left is kept for the steps from a leader found there.
+        """
         point = self._simplified()
         left = int(AROUND_SHARE * self._study.trials_done)
         for _ in range(ROUNDS):
             leaders = [m.variant.configuration for m in leaders_of_gpus(self._ranked())]
-            around = [near for centre in (*leaders, point) for near in self._space.neighbours(centre)]
-            known = self._known()
-            new = [near for near in dict.fromkeys(around) if near not in known][:left]
-            if not leaders or not new:
+            if not leaders:
                 break
-            left -= len(new)
-            self._measure_extra(new, "neighbours")
+            around = [near for centre in (*leaders, point) for near in self._space.neighbours(centre)]
+            near = self._measure_new(around, left, "neighbours")
+            crossed = self._measure_new(self._crossings(), (left - near) // 2, "crossings")
+            if not near and not crossed:
+                break
+            left -= near + crossed
             point = self._simplified()
         return point
+
+    def _crossings(self) -> list[Configuration]:
+        fastest = fastest_of_gpus(self._ranked(), CROSSED)
+        return crossings([m.variant.configuration for m in fastest], self._space)
+
+    def _measure_new(self, points: Sequence[Configuration], most: int, phase: str) -> int:
+        """Measure the first `most` of those of `points` that are not known; how many they are."""
+        known = self._known()
+        new = [point for point in dict.fromkeys(points) if point not in known][:most]
+        self._measure_extra(new, phase)
+        return len(new)
 
     def _simplified(self) -> Configuration:
         """The leader without needless parameters; the default if there is no leader."""
@@ -197,15 +216,18 @@ def choose_finalists(
     those of `always`, whatever their times. Where a search went on on another GPU, short times of the two are not
     compared: near is who is near the leader of the same GPU, and the GPUs' fastest take part in turn.
     """
-    by_gpu = _by_gpu(ranked).values()
-    near = sum(
-        (eligible_time_us(m) or math.inf) <= NEAR * (eligible_time_us(leader) or math.inf)
-        for leader, *others in by_gpu
-        for m in (leader, *others)
-    )
-    count = min(most, max(near, LEAST))
-    in_turn = [m for row in zip_longest(*by_gpu) for m in row if m is not None]
+    count = min(most, max(len(fastest_of_gpus(ranked, NEAR)), LEAST))
+    in_turn = fastest_of_gpus(ranked)
     return [*in_turn[:count], *(m for m in in_turn[count:] if m.variant.configuration in always)]
+
+
+def fastest_of_gpus(ranked: Sequence[Measurement], near: float = math.inf) -> list[Measurement]:
+    """Each GPU's fastest, second fastest and so on; those within `near` times the time of the same GPU's leader."""
+    by_gpu = [
+        [m for m in of_gpu if (eligible_time_us(m) or math.inf) <= near * (eligible_time_us(of_gpu[0]) or math.inf)]
+        for of_gpu in _by_gpu(ranked).values()
+    ]
+    return [m for row in zip_longest(*by_gpu) for m in row if m is not None]
 
 
 def leaders_of_gpus(ranked: Sequence[Measurement]) -> list[Measurement]:

@@ -1,0 +1,122 @@
+"""What a search measures around its leader before the final."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ktune.core.model import Configuration, Measurement, Problem, Request, Source, Status, Timing
+from ktune.core.space import Space
+from ktune.gpu.protocol import Entrant, RaceResult
+from ktune.search.outcome import Outcome
+from ktune.search.run import search
+from ktune.study.study import Study
+from tests.fake_gpu import FakeEvaluator
+from tests.search.landscapes import landscape_family
+from tests.search.toy_search import GPU, Watcher, search_toy, searched, timing, toy_problem, toy_space
+
+
+class PlantedGpu(FakeEvaluator):
+    """A fake GPU on which the points of `times_us` take so long, and all others `other_us`."""
+
+    def __init__(self, times_us: Mapping[Configuration, float], other_us: float = 200.0) -> None:
+        super().__init__()
+        self.times_us = times_us
+        self.other_us = other_us
+
+    def answer(self, request: Request) -> Measurement:
+        m = super().answer(request)
+        return replace(m, cold=self._timing(request.variant.configuration) if m.cold else None)
+
+    def raced(self, problem: Problem, entrant: Entrant, seed: int) -> RaceResult:
+        assert entrant.variant is not None
+        return replace(super().raced(problem, entrant, seed), cold=self._timing(entrant.variant.configuration))
+
+    def _timing(self, configuration: Configuration) -> Timing:
+        return timing(self.times_us.get(configuration, self.other_us))
+
+
+def landscape_space() -> Space:
+    return Space(landscape_family(), [toy_problem()])
+
+
+# Points of the landscapes' family: two that differ in much, and one that has the first one's block and all else of the
+# second.
+LEFT = landscape_space().complete({"algorithm": "staged", "block": 32, "unroll": 1, "order": "tile", "depth": 1})
+RIGHT = landscape_space().complete({"algorithm": "staged", "block": 256, "unroll": 8, "order": "column", "depth": 4})
+CROSSED = landscape_space().complete({**RIGHT, "block": 32})
+
+
+def search_landscape(results: Path, evaluator: FakeEvaluator, trials: int = 60, **options: Any) -> Outcome:
+    """A search of the landscapes' family by chance, which finds none of the points above itself."""
+    space = landscape_space()
+    problem = space.problems[0]
+    with Study.open_or_create(results, space.family, problem, space, GPU, Source.FAKE, None) as study:
+        return search(study, space, evaluator, sampler="random", trials=trials, **options)
+
+
+def test_the_crossing_of_two_that_are_fast_wins_though_it_is_no_step_from_either(tmp_path: Path) -> None:
+    gpu, watcher = PlantedGpu({LEFT: 100.0, RIGHT: 101.0, CROSSED: 95.0}), Watcher()
+    outcome = search_landscape(tmp_path, gpu, seeds=[LEFT, RIGHT], progress=watcher)
+    assert CROSSED not in {c for one in (LEFT, RIGHT) for c in landscape_space().neighbours(one)}
+    assert CROSSED in searched(gpu)[outcome.trials_done :]
+    assert outcome.winner is not None and outcome.winner.variant.configuration == CROSSED
+    phases = [phase for phase, _ in watcher.phases]
+    assert phases.index("neighbours") < phases.index("crossings") < phases.index("finalists")
+
+
+def test_what_is_slower_than_the_leader_by_more_than_2_percent_is_not_crossed(tmp_path: Path) -> None:
+    gpu = PlantedGpu({LEFT: 100.0, RIGHT: 103.0, CROSSED: 95.0})
+    search_landscape(tmp_path, gpu, seeds=[LEFT, RIGHT])
+    assert CROSSED not in searched(gpu)
+
+
+def test_at_most_half_as_many_as_the_trials_are_measured_around_the_leader(tmp_path: Path) -> None:
+    """Where all are as fast, new crossings never run out."""
+    gpu, watcher = PlantedGpu({}), Watcher()
+    outcome = search_landscape(tmp_path, gpu, progress=watcher)
+    around = [total for phase, total in watcher.phases if phase in ("neighbours", "crossings")]
+    assert 0.4 * outcome.trials_done < sum(around) <= 0.5 * outcome.trials_done
+    assert len(searched(gpu)) == len(set(searched(gpu)))
+
+
+def test_crossings_that_fail_are_not_tried_again(tmp_path: Path) -> None:
+    gpu = PlantedGpu({LEFT: 100.0, RIGHT: 101.0, CROSSED: 95.0})
+    gpu.status_of = lambda request: Status.WRONG if request.variant.configuration == CROSSED else Status.OK
+    outcome = search_landscape(tmp_path, gpu, seeds=[LEFT, RIGHT])
+    assert searched(gpu).count(CROSSED) == 1
+    assert outcome.winner is not None and outcome.winner.variant.configuration == LEFT
+
+
+def test_a_search_that_is_interrupted_among_the_crossings_goes_on_with_those_that_lack(tmp_path: Path) -> None:
+    first = PlantedGpu({LEFT: 100.0, RIGHT: 101.0, CROSSED: 95.0})
+
+    def stop(request: Request) -> Status:
+        if request.variant.configuration == CROSSED:
+            raise KeyboardInterrupt
+        return Status.OK
+
+    first.status_of = stop
+    assert search_landscape(tmp_path, first, seeds=[LEFT, RIGHT]).interrupted
+    second = PlantedGpu(first.times_us)
+    outcome = search_landscape(tmp_path, second, seeds=[LEFT, RIGHT])
+    assert searched(first)[-1] == CROSSED and CROSSED in searched(second)
+    assert not set(searched(first)[:-1]) & set(searched(second))
+    assert outcome.winner is not None and outcome.winner.variant.configuration == CROSSED
+
+
+def test_what_two_gpus_found_is_crossed_though_one_is_slower(tmp_path: Path) -> None:
+    search_landscape(tmp_path, PlantedGpu({LEFT: 100.0}), seeds=[LEFT], finalists=0)
+    slow = PlantedGpu({RIGHT: 5000.0, CROSSED: 4900.0}, other_us=9000.0)
+    slow.environment = replace(FakeEvaluator.environment, gpu_uuid="GPU-slow")
+    search_landscape(tmp_path, slow, trials=80, seeds=[LEFT, RIGHT])
+    assert CROSSED in searched(slow)[20:]
+
+
+def test_a_space_of_one_point_has_nothing_around_it(tmp_path: Path) -> None:
+    space = toy_space(algorithm=("simple",), block_size=(64,), items=(1,), fast_math=(False,))
+    gpu = FakeEvaluator()
+    outcome = search_toy(tmp_path, 1, gpu, space=space)
+    assert searched(gpu) == list(space.points) and outcome.final
