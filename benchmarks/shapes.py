@@ -1,9 +1,11 @@
-"""The winner of every recorded shape beside its rivals, shape by shape, each shape in one interleaved race.
+"""What ktune.nn chooses at each shape beside its rivals, shape by shape, each shape in one interleaved race.
 
-    python benchmarks/shapes.py FAMILY [--peer NAME ...] [--only TEXT] [--seconds 600] [--output FOLDER]
+    python benchmarks/shapes.py FAMILY [--config FILE.toml ...] [--peer NAME ...] [--only TEXT] [--seconds 600]
+                                [--output FOLDER]
 
-One GPU, one process; the winners are those of ktune/nn/winners.json for this GPU model, raced with the family's default
-and the peers named (all of the family's if none is). Same inputs and checks for all, cold L2; a rival that is wrong is
+One GPU, one process. The shapes are those of ktune/nn/winners.json for this GPU model, or the problems of the config
+files; where a shape was not searched, the winner of the nearest one runs. It is raced with the family's default and the
+peers named (all of the family's if none is). Same inputs and checks for all, cold L2; a rival that is wrong is
 left out of the comparison. The floor is the longer of the memory's and the exponentials' time at this GPU model's
 measured rates (H200). Writes shapes.csv; ends early, saying so, when the seconds are used up.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 import argparse
 import csv
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,7 @@ from ktune.core.model import Configuration, Problem, Status
 from ktune.core.space import Space
 from ktune.core.variant import make_variant
 from ktune.gpu.protocol import Entrant, RaceResult
-from ktune.nn.winners import shipped_winners
+from ktune.nn.winners import candidates, shipped_winners
 from ktune.search.final import Racing, racing
 from ktune.study.verdict import time_ratio, usable
 
@@ -35,11 +38,18 @@ BYTES_PER_US = 4.31e6
 SPECIAL_PER_US = 4.18e6
 
 
-def recorded(loaded: LoadedFamily, gpu: str, only: str) -> Iterator[tuple[Problem, Configuration]]:
-    for won in shipped_winners().get(loaded.name, {}).get(gpu, ()):
-        problem = loaded.family.problem_of(won.sizes, won.dtype)
+def chosen(
+    loaded: LoadedFamily, gpu: str, configs: Sequence[Path], only: str
+) -> Iterator[tuple[Problem, Configuration]]:
+    """Each shape with what ktune.nn would try first."""
+    won = shipped_winners().get(loaded.name, {}).get(gpu, ())
+    problems = [loaded.family.problem_of(w.sizes, w.dtype) for w in won]
+    if configs:
+        named = [name for path in configs for name in tomllib.loads(path.read_text(encoding="utf-8"))["problem"]]
+        problems = [loaded.named_problems[name] for name in named]
+    for problem in problems:
         if only in problem.label:
-            yield problem, Space(loaded.family, [problem]).complete(won.configuration)
+            yield problem, next(candidates(loaded.family, gpu, problem, shipped_winners()))
 
 
 def race(
@@ -94,6 +104,7 @@ def show(row: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("family")
+    parser.add_argument("--config", type=Path, action="append", default=[])
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=600.0)
@@ -108,7 +119,7 @@ def main() -> None:
         able = racing(evaluator)
         assert able is not None
         peers = [peer.name for peer in find_peers(loaded, options.peer, ()) if not peer.install]
-        for problem, winner in recorded(loaded, able.environment.gpu_name, options.only):
+        for problem, winner in chosen(loaded, able.environment.gpu_name, options.config, options.only):
             if time.monotonic() - began > options.seconds:
                 print(f"{options.seconds:g} s are used up; {problem.label} and what follows were not raced")
                 break
