@@ -41,7 +41,7 @@ def test_values_may_be_spelled_as_on_the_command_line(ktune: Terminal, toy: Path
 
 
 def test_the_command_line_wins(ktune: Terminal, toy: Path) -> None:
-    out = ktune("search", toy, "--config", write(ktune, "trials = 5\n"), "--trials", "3")
+    out = ktune("search", toy, "--config", write(ktune, "trials = 5\n"), "--trials", "3", "--finalists", "0")
     assert "3 variants" in out
 
 
