@@ -120,6 +120,13 @@ HELPERS = (
         lambda helpers, block_size, threads_per_pair: block_size // threads_per_pair in (16, 32, 64, 128),
     ),
     Rule(
+        f"blocks of 16 pairs are for few pairs: at most one for each of {MULTIPROCESSORS} multiprocessors",
+        lambda helpers, block_size, threads_per_pair, B, D: (
+            block_size // threads_per_pair > 16 or block_count(block_size, threads_per_pair, B, D) <= MULTIPROCESSORS
+        ),
+        prunes=True,
+    ),
+    Rule(
         "with helper warps several steps are reduced at once, and a warp that sums holds at least 4 channels",
         lambda helpers, threads_per_pair, reduction: (
             threads_per_pair == 1 or reduction == "shared" or (reduction == "transposed" and threads_per_pair <= 8)
