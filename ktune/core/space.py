@@ -83,17 +83,25 @@ class Space:
 
     def neighbours(self, configuration: Configuration) -> list[Configuration]:
         """Valid points one step away: an ordinal to an adjacent value, a categorical to any other."""
+        return self._varied(configuration, 1)
+
+    def variations(self, configuration: Configuration) -> list[Configuration]:
+        """Valid points with another value of one parameter, whichever, those one step away first."""
+        steps = max(len(self.values(parameter)) for parameter in self.family.parameters)
+        return list(dict.fromkeys([*self.neighbours(configuration), *self._varied(configuration, steps)]))
+
+    def _varied(self, configuration: Configuration, steps: int) -> list[Configuration]:
+        """Valid points that differ in one parameter: an ordinal by at most so many steps, a categorical by any."""
         found = []
         for parameter in self.family.parameters:
             if parameter.name not in configuration:
                 continue
             values = self.values(parameter)
             here = values.index(configuration[parameter.name])
-            steps = (here - 1, here + 1) if parameter.ordinal else range(len(values))
-            for step in steps:
-                if step == here or not 0 <= step < len(values):
+            for place, value in enumerate(values):
+                if place == here or (parameter.ordinal and abs(place - here) > steps):
                     continue
-                point = self.changed(configuration, {parameter.name: values[step]})
+                point = self.changed(configuration, {parameter.name: value})
                 if point is not None:
                     found.append(point)
         return found

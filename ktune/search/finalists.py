@@ -21,10 +21,9 @@ from ktune.study.ranking import eligible_time_us, latest, rank
 
 MOST = 10
 LEAST = 5
-# How often what lies around the leader is measured, as long as anything there is new, and how many points at most, as a
-# share of the trials.
-ROUNDS, AROUND_SHARE = 3, 0.5
-# Of the leader's short time; what is nearer is crossed.
+# How many points around the fastest are measured at most, as a share of the trials.
+AROUND_SHARE = 1.0
+# Of the leader's short time; what is nearer is looked around and crossed.
 CROSSED = 1.02
 # Of the leader's short time; what is nearer is for the races to tell.
 NEAR = 1.10
@@ -99,25 +98,32 @@ class Finalists:
         return [m for m in chosen if m.variant not in full or full[m.variant].gpu_uuid != here]
 
     def _looked_around(self) -> Configuration:
-        """The leader without needless parameters, when what lies around it and the leader is measured.
+        """The leader without needless parameters, when what lies around it, the leader and the fastest is measured.
 
-        A round measures what lies one step from both, then crossings of the fastest, since values that are fast only
-        together lie more than a step apart. Half of what is left is kept for the steps from a leader found there.
+        In turn, the leader first, what differs from one of them in one parameter is measured, and then crossings of the
+        fastest, since values that are fast only together lie further apart. Crossings take at most half of what is
+        left, so that there is some for what lies around a leader found there.
         """
         point = self._simplified()
         left = int(AROUND_SHARE * self._study.trials_done)
-        for _ in range(ROUNDS):
-            leaders = [m.variant.configuration for m in leaders_of_gpus(self._ranked())]
-            if not leaders:
-                break
-            around = [near for centre in (*leaders, point) for near in self._space.neighbours(centre)]
-            near = self._measure_new(around, left, "neighbours")
-            crossed = self._measure_new(self._crossings(), (left - near) // 2, "crossings")
-            if not near and not crossed:
-                break
-            left -= near + crossed
-            point = self._simplified()
+        looked: set[Configuration] = set()
+        while left > 0 and (centres := self._centres(point, looked)):
+            looked.update(centres)
+            leader = self._ranked()[0].variant
+            around = [near for centre in centres for near in self._space.variations(centre)]
+            left -= self._measure_new(around, left, "neighbours")
+            left -= self._measure_new(self._crossings(), left // 2, "crossings")
+            if self._ranked()[0].variant != leader:
+                point = self._simplified()
         return point
+
+    def _centres(self, point: Configuration, looked: Collection[Configuration]) -> list[Configuration]:
+        """What to look around next: the leaders and `point`, then the next of the fastest; nothing twice."""
+        ranked = self._ranked()
+        leaders = [m.variant.configuration for m in leaders_of_gpus(ranked)]
+        fastest = [m.variant.configuration for m in fastest_of_gpus(ranked, CROSSED)]
+        first = [centre for centre in (*leaders, point) if centre not in looked] if leaders else []
+        return first or [centre for centre in fastest if centre not in looked][:1]
 
     def _crossings(self) -> list[Configuration]:
         fastest = fastest_of_gpus(self._ranked(), CROSSED)
