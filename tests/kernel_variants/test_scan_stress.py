@@ -14,7 +14,7 @@ from ktune.gpu.nvml import reason_no_gpu
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import scan_stress as stress
-from stress import Line, Run, Subject, Tensors
+from stress import Line, Run, Subject, Tensors, changed_kinds, kinds, outputs
 
 NO_GPU = reason_no_gpu()
 LAUNCHES = 20
@@ -119,6 +119,17 @@ def test_a_bit_of_the_final_state_that_differs_is_counted() -> None:
     assert found[0].detail.startswith("1 of 2 launches differ") and not found[0].right
 
 
+def test_a_result_that_is_wrong_every_time_is_found() -> None:
+    assert lines("repeat", without("skip"))[0].detail.startswith(f"0 of {LAUNCHES} launches differ; y[")
+    assert not lines("repeat", without("skip"))[0].right
+
+
+def test_outputs_are_poisoned() -> None:
+    found = outputs(stress.FAMILY, stress.problems_of("options")[1], "cpu")
+    assert {name: output.dtype for name, output in found.items()} == {"y": torch.bfloat16, "final_state": torch.float32}
+    assert all(output.isnan().all() for output in found.values())
+
+
 def test_long_problems_are_launched_less_often() -> None:
     problems = stress.LOADED.named_problems
     assert stress.launches_within(problems["record"], 1000) == 1000
@@ -174,6 +185,14 @@ def test_a_wrong_state_after_the_first_call_is_found() -> None:
             found["final_state"] *= 1.01
 
     assert wrong(lines("continued", then(one_step_early)))
+
+
+def test_one_call_that_is_wrong_where_two_are_right_is_found() -> None:
+    def astray(given: Tensors, found: Tensors) -> None:
+        if given["x"].shape[1] == sum(stress.CONTINUED):
+            found["y"][1, 200] += 1.0
+
+    assert wrong(lines("continued", then(astray)))
 
 
 def test_how_far_one_call_and_two_differ_is_told() -> None:
@@ -257,14 +276,16 @@ def test_what_a_special_value_must_not_reach_is_found(
     assert all("changed out of its reach" in detail for detail in found.values())
 
 
-def test_a_special_value_that_is_swallowed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_special_value_that_is_swallowed_is_found_and_never_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stress, "TOLD_OF_SPECIAL", {"chunked": ("x",)})
     only("x", monkeypatch)
 
     def clamped(given: Tensors, found: Tensors) -> None:
         scan({name: tensor.clamp(-1e4, 1e4) for name, tensor in given.items()}, found)
 
-    found = wrong(lines("special", clamped))
-    assert "Inf became finite" in found["Inf in x"] and "NaN in x" not in found
+    found = {line.problem: line for line in lines("special", clamped)}
+    assert "Inf became finite" in found["Inf in x"].detail and not found["Inf in x"].told
+    assert found["NaN in x"].right
 
 
 def test_a_nan_that_does_not_last_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,6 +301,20 @@ def lose_infinities(given: Tensors, found: Tensors) -> None:
     """As a product of decays that underflows does, a chunk later."""
     late = found["y"][:, 150:]
     late[late.isinf()] = torch.nan
+
+
+def test_every_change_of_kind_is_counted() -> None:
+    wanted, found = torch.tensor([1.0, torch.nan, torch.inf, -torch.inf]), torch.tensor([torch.inf, 1.0, -torch.inf, 2])
+    changes = {("finite", "Inf"): 1, ("NaN", "finite"): 1, ("Inf", "-Inf"): 1, ("-Inf", "finite"): 1}
+    assert changed_kinds(kinds(wanted), kinds(found)) == changes
+
+
+def test_a_wrong_value_is_found_where_the_change_is_finite() -> None:
+    plain = torch.arange(4.0)
+    truth = torch.tensor([0.0, 1.0, 5.0, torch.inf])
+    assert stress.judged_special(truth, truth.double(), plain, plain.double()) == ([], False)
+    details, other = stress.judged_special(truth + torch.tensor([0, 0, 0.1, 0]), truth.double(), plain, plain.double())
+    assert other and "max error 0.1" in details[0]
 
 
 def test_an_infinity_that_becomes_nan_is_wrong_unless_the_readme_tells_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
