@@ -23,25 +23,19 @@ wrong. tests/kernel_variants runs the quick ones.
 
 from __future__ import annotations
 
-import argparse
-import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import stress
 import torch
+from stress import Line, Run, Subject, Tensors, changed_kinds, differing, kinds, last_kept, outputs
 
-from ktune.checks.compare import compare, explain, same_bits
+from ktune.checks.compare import compare, explain
 from ktune.core.errors import UsageError
 from ktune.core.loading import load_family
-from ktune.core.model import Configuration, Problem, Value
-from ktune.core.settings import read_settings
+from ktune.core.model import Problem, Value
 from ktune.core.space import Space
-from ktune.core.variant import make_variant
-from ktune.nn.winners import shipped_winners
 
 if TYPE_CHECKING:
     from ktune.nn.executable import Executable
@@ -49,10 +43,6 @@ if TYPE_CHECKING:
 LOADED = load_family("linear_swish_scale")
 FAMILY = LOADED.family
 REFERENCE = LOADED.module("reference")
-
-Tensors = dict[str, torch.Tensor]
-# Runs a kernel once: inputs by name, and the output.
-Run = Callable[[Tensors, torch.Tensor], None]
 
 SUBJECTS: dict[str, dict[str, Value]] = {
     "cublas_epilogue": {"algorithm": "cublas_epilogue"},
@@ -80,32 +70,6 @@ KINDS_SIZES = (64, 512, 8192)
 SMALL = ((1, 1, 1), (1, 129, 33), (19, 101, 251), (3, 40, 36), (128, 257, 260), (130, 129, 68))
 FAR = ((16, 65_600, 32_768), (128, 65_600, 32_768), (128, 65_600, 32_767))
 LAST_ROWS = 64
-KINDS = ("finite", "NaN", "Inf", "-Inf")
-
-
-@dataclass(frozen=True)
-class Line:
-    """One run. told: it is wrong as the README says."""
-
-    check: str
-    subject: str
-    problem: str
-    right: bool
-    detail: str
-    told: bool = False
-
-    def __str__(self) -> str:
-        mark = "ok   " if self.right else "told " if self.told else "WRONG"
-        return f"{mark} {self.check:<8} {self.subject:<24} {self.problem:<22} {self.detail}"
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A configuration for one problem."""
-
-    name: str
-    configuration: Configuration
-    problem: Problem
 
 
 def configured(name: str, problem: Problem) -> Subject | None:
@@ -121,47 +85,16 @@ def configured(name: str, problem: Problem) -> Subject | None:
     return None
 
 
-def winners() -> Iterator[Subject]:
-    """Each shipped winner on the problem that it won."""
-    for gpu, known in shipped_winners()[FAMILY.name].items():
-        for won in known:
-            problem = FAMILY.problem(**won.sizes)
-            configuration = Space(FAMILY, [problem]).complete(won.configuration)
-            yield Subject(f"{configuration['algorithm']} of {gpu.split()[-1]}", configuration, problem)
-
-
-def runs(subjects: Sequence[Subject]) -> Iterator[tuple[Subject, Run]]:
-    """Each subject with what runs its kernel on a poisoned output."""
-    for subject, executable in executables(subjects):
-
-        def run(given: Tensors, y: torch.Tensor, executable: Executable = executable) -> None:
-            y.fill_(torch.nan)
-            executable({**given, "y": y})
-
-        yield subject, run
-
-
 def executables(subjects: Sequence[Subject]) -> Iterator[tuple[Subject, Executable]]:
     """Each subject with its kernel, built and loaded on the current GPU."""
-    from ktune.build.builder import Builder
-    from ktune.build.toolchain import find_toolchain
-    from ktune.nn.executable import Executable
-
-    settings, device = read_settings(), torch.device("cuda", torch.cuda.current_device())
-    torch.zeros(1, device=device)
-    variants = {subject: make_variant(FAMILY, subject.configuration, subject.problem) for subject in subjects}
-    with Builder(LOADED, find_toolchain(settings), settings.cache_dir) as builder:
-        built = {result.variant: result for result in builder.build(list(dict.fromkeys(variants.values())))}
-    for subject, variant in variants.items():
-        result = built[variant]
-        assert result.cubin is not None, f"{subject.name}: {result.status} {result.detail}"
-        plan = FAMILY.plan(subject.configuration, subject.problem)
-        tensors = (*FAMILY.inputs(subject.problem), *FAMILY.outputs(subject.problem))
-        yield subject, Executable(LOADED, plan, tensors, result.cubin, device)
+    return stress.executables(LOADED, subjects)
 
 
-def output(problem: Problem, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    return torch.empty(problem["M"], problem["N"], device=given["x"].device)
+def result(run: Run, problem: Problem, given: Tensors) -> torch.Tensor:
+    """y of one run."""
+    found = outputs(FAMILY, problem, given["x"].device)
+    run(given, found)
+    return found["y"]
 
 
 def judged(y: torch.Tensor, problem: Problem, given: Tensors) -> tuple[bool, str]:
@@ -175,23 +108,17 @@ def judged(y: torch.Tensor, problem: Problem, given: Tensors) -> tuple[bool, str
 
 def repeat(run: Run, problem: Problem, given: Tensors, launches: int) -> tuple[bool, str]:
     """The first result is right, and every launch gives its bits."""
-    y = output(problem, given)
-    run(given, y)
-    right, detail = judged(y, problem, given)
-    first = y.clone()
-    different = torch.zeros((), dtype=torch.int64, device=y.device)
-    for _ in range(launches):
-        run(given, y)
-        different += ~same_bits(y, first)
-    count = int(different)
+    found = outputs(FAMILY, problem, given["x"].device)
+    run(given, found)
+    right, detail = judged(found["y"], problem, given)
+    count = differing(run, given, found, launches)
     return right and count == 0, f"{count} of {launches:,} launches differ; {detail}"
 
 
 def negative(run: Run, problem: Problem, given: Tensors) -> tuple[bool, str]:
     """z from -1e4 to 50 by the bias: right, and zero of either sign where float64 rounds to zero in fp32."""
     given = {**given, "bias": torch.linspace(-1e4, 50.0, problem["N"], device=given["x"].device)}
-    y = output(problem, given)
-    run(given, y)
+    y = result(run, problem, given)
     right, detail = judged(y, problem, given)
     zero = REFERENCE.reference(problem, given)["y"].float() == 0
     astray = int((zero & (y != 0)).sum())
@@ -218,23 +145,12 @@ def special_cases(given: Tensors) -> Iterator[tuple[str, Tensors]]:
     yield "all of them, meeting", {**everything, "weight": meeting}
 
 
-def kinds(y: torch.Tensor) -> torch.Tensor:
-    """Indices into KINDS."""
-    return y.isnan() + 2 * y.isposinf() + 3 * y.isneginf()
-
-
 def special(run: Run, problem: Problem, given: Tensors) -> Iterator[tuple[str, bool, str]]:
     """(case, whether every element is of the kind that float64 gives, which are not)."""
-    y = output(problem, given)
     for case, changed in special_cases(given):
-        run(changed, y)
-        wanted, found = kinds(REFERENCE.reference(problem, changed)["y"]), kinds(y)
-        differ = wanted != found
-        pairs = torch.stack([wanted[differ], found[differ]], 1).unique(dim=0, return_counts=True)
-        told = [
-            f"{KINDS[want]} became {KINDS[got]} {count}x"
-            for (want, got), count in zip(pairs[0].tolist(), pairs[1].tolist(), strict=True)
-        ]
+        y = result(run, problem, changed)
+        wanted = kinds(REFERENCE.reference(problem, changed)["y"])
+        told = [f"{want} became {got} {n}x" for (want, got), n in changed_kinds(wanted, kinds(y)).items()]
         count = int((wanted > 0).sum())
         yield case, not told, ", ".join(told) or f"all {count} that are not finite agree"
 
@@ -243,8 +159,7 @@ def each_kind(run: Run, problem: Problem, device: str) -> Iterator[tuple[str, bo
     """(kind of inputs, whether every element keeps the componentwise bound, the errors)."""
     for kind in REFERENCE.KINDS:
         given = REFERENCE.inputs(problem, 7, kind, device=device)
-        y = output(problem, given)
-        run(given, y)
+        y = result(run, problem, given)
         truth, bound = REFERENCE.reference(problem, given)["y"], REFERENCE.bound(problem, given)["y"]
         accuracy = compare(y, truth, FAMILY.tolerance, bound=bound)
         assert accuracy.bound_ratio is not None
@@ -254,8 +169,7 @@ def each_kind(run: Run, problem: Problem, device: str) -> Iterator[tuple[str, bo
 
 def far(run: Run, problem: Problem, given: Tensors) -> tuple[bool, str]:
     """Right everywhere, and in the last rows of the weight, which lie beyond 2^31 elements, by themselves."""
-    y = output(problem, given)
-    run(given, y)
+    y = result(run, problem, given)
     right, detail = judged(y, problem, given)
     last = {"x": given["x"], **{name: given[name][-LAST_ROWS:] for name in ("weight", "bias")}}
     part = FAMILY.problem(M=problem["M"], N=LAST_ROWS, K=problem["K"])
@@ -264,9 +178,7 @@ def far(run: Run, problem: Problem, given: Tensors) -> tuple[bool, str]:
 
 
 def small(run: Run, problem: Problem, given: Tensors) -> tuple[bool, str]:
-    y = output(problem, given)
-    run(given, y)
-    return judged(y, problem, given)
+    return judged(result(run, problem, given), problem, given)
 
 
 CHECKS = ("repeat", "negative", "special", "kinds", "far", "small")
@@ -280,7 +192,7 @@ def problems_of(check: str) -> tuple[Problem, ...]:
 def subjects_of(check: str, part: str) -> list[Subject]:
     """In order of their problems, so that inputs are drawn once for each."""
     if check == "repeat":
-        found = list(winners())
+        found = list(stress.winners(FAMILY))
     else:
         made = [configured(name, problem) for problem in problems_of(check) for name in SUBJECTS]
         found = [subject for subject in made if subject is not None]
@@ -288,7 +200,7 @@ def subjects_of(check: str, part: str) -> list[Subject]:
 
 
 def lines_of(check: str, part: str, launches: int) -> Iterator[Line]:
-    for subject, run in runs(subjects_of(check, part)):
+    for subject, run in stress.runs(LOADED, subjects_of(check, part)):
         yield from judge(check, subject, run, launches, "cuda")
 
 
@@ -316,44 +228,8 @@ def judge(check: str, subject: Subject, run: Run, launches: int, device: str) ->
     yield Line(check, subject.name, problem.label, right, detail, not right and bool(expected))
 
 
-@cache
-def _kept() -> dict[str, tuple[Problem, Tensors]]:
-    return {}
-
-
-def drawn(problem: Problem, device: str) -> Tensors:
-    """The inputs of a problem; only the last problem's are kept, since they may fill the memory."""
-    kept = _kept()
-    if kept.get(device, (None,))[0] != problem:
-        kept.pop(device, None)
-        kept[device] = (problem, REFERENCE.inputs(problem, 7, device=device))
-    return kept[device][1]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checks", nargs="*", metavar="CHECK", help=", ".join(CHECKS))
-    parser.add_argument("--only", default="", metavar="PART", help="subjects whose name holds this")
-    parser.add_argument("--launches", type=int, default=1000)
-    parser.add_argument("--output", type=Path)
-    options = parser.parse_args()
-    unknown = set(options.checks) - set(CHECKS)
-    if unknown:
-        parser.error(f"checks are {', '.join(CHECKS)}, got {', '.join(sorted(unknown))}")
-    found: list[Line] = []
-    with torch.no_grad():
-        for check in options.checks or CHECKS:
-            for line in lines_of(check, options.only, options.launches):
-                found.append(line)
-                print(line, flush=True)
-    wrong = [line for line in found if not line.right and not line.told]
-    told = sum(line.told for line in found)
-    print(f"{len(found)} runs on {torch.cuda.get_device_name()}: {len(wrong)} wrong, {told} as told in the README")
-    if options.output:
-        record = {"gpu": torch.cuda.get_device_name(), "lines": [asdict(line) for line in found]}
-        options.output.write_text(json.dumps(record, indent=1) + "\n")
-    return int(bool(wrong) or not found)
+drawn = last_kept(lambda problem, device: REFERENCE.inputs(problem, 7, device=device))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(stress.main(__doc__, CHECKS, lines_of))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,25 +12,26 @@ from ktune.gpu.nvml import reason_no_gpu
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import linear_stress as stress
+from stress import runs
 
 NO_GPU = reason_no_gpu()
 PROBLEM = stress.FAMILY.problem(**stress.STRESS)
 
 
-def layer(given: stress.Tensors, y: torch.Tensor) -> None:
+def layer(given: stress.Tensors, found: stress.Tensors) -> None:
     """In fp32, as a kernel of the family computes it."""
     z = given["x"] @ given["weight"].t() + given["bias"]
-    y.copy_(2.0 * z / (1.0 + torch.exp(-z)))
+    found["y"].copy_(2.0 * z / (1.0 + torch.exp(-z)))
 
 
-def clamped(given: stress.Tensors, y: torch.Tensor) -> None:
-    layer({name: tensor.clamp(-1e30, 1e30) for name, tensor in given.items()}, y)
+def clamped(given: stress.Tensors, found: stress.Tensors) -> None:
+    layer({name: tensor.clamp(-1e30, 1e30) for name, tensor in given.items()}, found)
 
 
-def without_the_minus(given: stress.Tensors, y: torch.Tensor) -> None:
+def without_the_minus(given: stress.Tensors, found: stress.Tensors) -> None:
     """sigmoid by exp(z), which is Inf / Inf for a large z; and no zero for a very negative one."""
     z = given["x"] @ given["weight"].t() + given["bias"]
-    torch.add(2.0 * z * torch.sigmoid(z.clamp(min=-20.0)), 0.0, out=y)
+    torch.add(2.0 * z * torch.sigmoid(z.clamp(min=-20.0)), 0.0, out=found["y"])
 
 
 class Sometimes:
@@ -40,14 +40,14 @@ class Sometimes:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, given: stress.Tensors, y: torch.Tensor) -> None:
-        layer(given, y)
+    def __call__(self, given: stress.Tensors, found: stress.Tensors) -> None:
+        layer(given, found)
         self.calls += 1
         if self.calls % 50 == 0:
-            y.view(torch.int32)[3, 5] ^= 1
+            found["y"].view(torch.int32)[3, 5] ^= 1
 
 
-def lines(check: str, run: Callable[[stress.Tensors, torch.Tensor], None]) -> list[stress.Line]:
+def lines(check: str, run: stress.Run) -> list[stress.Line]:
     subject = stress.configured("simt", PROBLEM)
     assert subject is not None
     return list(stress.judge(check, subject, run, 100, "cpu"))
@@ -69,7 +69,7 @@ def test_each_check_finds_what_it_is_for() -> None:
 def test_corrections_of_a_fixed_step_are_found_by_the_outliers_alone() -> None:
     """Of fp16 with 8-bit corrections, steps as wide as the largest number of a row asks for."""
 
-    def stepped(given: stress.Tensors, y: torch.Tensor) -> None:
+    def stepped(given: stress.Tensors, found: stress.Tensors) -> None:
         parts = {}
         for name in ("x", "weight"):
             wide = given[name] / given[name].abs().amax(1, keepdim=True).double() * 127.0
@@ -78,7 +78,7 @@ def test_corrections_of_a_fixed_step_are_found_by_the_outliers_alone() -> None:
         (high, whole, rest), (w_high, w_whole, w_rest) = parts["x"], parts["weight"]
         z = high @ w_high.t() + whole @ w_rest.t() + rest @ w_whole.t()
         z *= given["x"].abs().amax(1).double()[:, None] * given["weight"].abs().amax(1).double() / 127.0**2
-        layer({"x": z, "weight": torch.eye(len(w_high), dtype=torch.float64), "bias": given["bias"].double()}, y)
+        layer({"x": z, "weight": torch.eye(len(w_high), dtype=torch.float64), "bias": given["bias"].double()}, found)
 
     found = {line.problem: line.right for line in lines("kinds", stepped)}
     assert not found.pop("outliers") and all(found.values())
@@ -110,7 +110,7 @@ def test_the_kernels_stand_it(check: str, name: str) -> None:
         made = [stress.configured(name, problem) for problem in stress.problems_of(check)]
         found = [
             line
-            for subject, run in stress.runs([subject for subject in made if subject is not None])
+            for subject, run in runs(stress.LOADED, [subject for subject in made if subject is not None])
             for line in stress.judge(check, subject, run, 1, "cuda")
         ]
     assert found
