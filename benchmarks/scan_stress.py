@@ -72,7 +72,13 @@ SUBJECTS: dict[str, dict[str, Value]] = {
 }
 FAR_SUBJECTS = ("direct", "staged", "piped lanes", "piped bulk", "chunked lanes", "chunked bulk", "blockscan")
 # Of which algorithms the README says that an infinity in which tensors may become NaN.
-TOLD_OF_SPECIAL: dict[str, tuple[str, ...]] = {}
+TOLD_OF_SPECIAL: dict[str, tuple[str, ...]] = {
+    "direct": ("x",),
+    "staged": ("x",),
+    "piped": ("x",),
+    "chunked": ("x", "delta", "B_t"),
+    "blockscan": ("x", "delta", "B_t"),
+}
 
 ALL = {"G": 2, "bias": 1, "softplus": 1, "gate": 1, "skip": 0, "initial": 1, "final": 1}
 LAYER = {"bias": 1, "softplus": 1, "gate": 1, "final": 1}

@@ -1,7 +1,7 @@
 """What ktune.nn chooses at each shape beside its rivals, shape by shape, each shape in one interleaved race.
 
     python benchmarks/shapes.py FAMILY [--config FILE.toml ...] [--peer NAME ...] [--only TEXT] [--seconds 600]
-                                [--output FOLDER]
+                                [--without-default] [--output FOLDER]
 
 One GPU, one process. The shapes are those of ktune/nn/winners.json for this GPU model, or the problems of the config
 files; where a shape was not searched, the winner of the nearest one runs. It is raced with the family's default and the
@@ -53,11 +53,16 @@ def chosen(
 
 
 def race(
-    loaded: LoadedFamily, evaluator: Racing, problem: Problem, winner: Configuration, peers: Sequence[str]
+    loaded: LoadedFamily,
+    evaluator: Racing,
+    problem: Problem,
+    winner: Configuration,
+    peers: Sequence[str],
+    with_default: bool,
 ) -> dict[str, RaceResult]:
     entrants = []
     for name, configuration in ((WINNER, winner), (DEFAULT, Space(loaded.family, [problem]).default)):
-        if name == WINNER or configuration != winner:
+        if name == WINNER or (with_default and configuration != winner):
             variant = make_variant(loaded.family, configuration, problem)
             entrants.append(Entrant(name, variant, evaluator.cubin_of(variant)))
     entrants += [Entrant(name, peer=name) for name in peers]
@@ -108,6 +113,7 @@ def main() -> None:
     parser.add_argument("--peer", action="append", default=[])
     parser.add_argument("--only", default="")
     parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--without-default", action="store_true")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     began = time.monotonic()
@@ -123,7 +129,8 @@ def main() -> None:
             if time.monotonic() - began > options.seconds:
                 print(f"{options.seconds:g} s are used up; {problem.label} and what follows were not raced")
                 break
-            rows.append(row_of(loaded, problem, winner, race(loaded, able, problem, winner, peers)))
+            found = race(loaded, able, problem, winner, peers, not options.without_default)
+            rows.append(row_of(loaded, problem, winner, found))
             print(show(rows[-1]), flush=True)
     finally:
         evaluator.close()

@@ -4,29 +4,29 @@
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L2048-D1536-N16
- * configuration:       chunked.block_128.tpp_4.sum_transposed.tile_32.chunks_8.stages_2.helpers_4.min_blocks_3.unroll_4.exp_ex2.fast_0
+ * configuration:       piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         7fca4b2dd66c4c3cbcf55a2756c77e375f3d86d00ea5de070e7c07a7b6864b23
- * source digest:       e4060e14cbed7484902393e40b3ff1fb2e8bd9dc2158de6aefb4e25fda79ccd5
- * time, L2 cold:       median 43.2 us, 95 % interval [43.1, 43.4] us, 320 samples (event pair behind a delay, one launch, empty pair 1.3 us)
- * time, L2 hot:        median 41.03 us, 95 % interval [41.00, 41.06] us, 320 samples (event pair behind a delay, 10 launches, empty pair 1.3 us)
- * error:               0.0287 of the tolerance, max |error| 1.15e-05
- * noise floor:         0.52 %
- * tied:                chunked.block_128.tpp_4.sum_transposed.tile_64.chunks_8.stages_2.helpers_4.min_blocks_3.unroll_4.exp_ex2.fast_0
- * against the default: 19.5x faster than the default (842 us)
- * measured at:         2026-11-30T12:28:04.523547+00:00
- * command:             ktune search selective_scan --config configs/scan-shapes.toml --trials 24
+ * code digest:         79907b4e8f1b6231914fd3631abb12cb55d728ff90ec8d7033ef54dd648831c3
+ * source digest:       0046b4ca27edeaaeb5e7166c4b50e7e94de9ae040c978c6c3d72193df9050d7e
+ * time, L2 cold:       median 38.0 us, 95 % interval [37.9, 38.1] us, 275 samples (event pair behind a delay, one launch, empty pair 1.3 us and event pair behind a delay, one launch, empty pair 1.5 us)
+ * time, L2 hot:        median 35.38 us, 95 % interval [35.32, 35.44] us, 275 samples (event pair behind a delay, 11 launches, empty pair 1.3 us and event pair behind a delay, 11 launches, empty pair 1.5 us)
+ * error:               0.0306 of the tolerance, max |error| 1.07e-05
+ * noise floor:         0.46 %
+ * tied:                piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_128.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
+ * against the default: 3.45x faster than the default (130.98 us)
+ * measured at:         2026-11-30T16:30:54.178923+00:00
+ * command:             ktune search selective_scan --set algorithm=piped --set exp=ex2 --set copies=bulk --set block_size=32,64,128,256 --set threads_per_pair=2,4,8 --set tile_l=16,32,64,128 --set stages=2,3,4 --set static_d=1 --set min_blocks=1 --problem mamba-130m-b1-l2048 --trials 60 --finalists 6
  * ktune:               0.1.0
  *
  * The macro of a parameter may be overridden with -D; the C++ struct Tuned follows it. Grid, block and shared
  * memory hold for the tuned values only: KTUNE_SELECTIVE_SCAN_IS_TUNED says whether all of those are in force.
  * Compile the kernel with the flags in KTUNE_SELECTIVE_SCAN_NVCC_FLAGS: no macro can set them.
  */
-#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_7854E4B2
-#define KTUNE_SELECTIVE_SCAN_BEST_H_7854E4B2
+#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_90C76630
+#define KTUNE_SELECTIVE_SCAN_BEST_H_90C76630
 
 #ifdef KTUNE_SELECTIVE_SCAN_FORMAT
 #error "another tuned header of selective_scan is included already; export all problems into one header"
@@ -41,7 +41,7 @@
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_CHUNKED 3
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_BLOCKSCAN 4
 #ifndef KTUNE_SELECTIVE_SCAN_ALGORITHM
-#define KTUNE_SELECTIVE_SCAN_ALGORITHM KTUNE_SELECTIVE_SCAN_ALGORITHM_CHUNKED
+#define KTUNE_SELECTIVE_SCAN_ALGORITHM KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED
 #endif
 #if KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_NAME "direct"
@@ -64,7 +64,7 @@
 
 /* threads_per_pair: threads that share a pair's N states */
 #ifndef KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR
-#define KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR 4
+#define KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR 8
 #endif
 
 /* reduction: sum over a pair's threads: step by step, for threads_per_pair steps at once, or through shared memory (with helper warps, a pair's threads are then lanes of several warps, and the helpers sum) */
@@ -72,7 +72,7 @@
 #define KTUNE_SELECTIVE_SCAN_REDUCTION_TRANSPOSED 1
 #define KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED 2
 #ifndef KTUNE_SELECTIVE_SCAN_REDUCTION
-#define KTUNE_SELECTIVE_SCAN_REDUCTION KTUNE_SELECTIVE_SCAN_REDUCTION_TRANSPOSED
+#define KTUNE_SELECTIVE_SCAN_REDUCTION KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED
 #endif
 #if KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHUFFLE
 #define KTUNE_SELECTIVE_SCAN_REDUCTION_NAME "shuffle"
@@ -91,10 +91,10 @@
 
 /* tile_l: time steps in a stage */
 #ifndef KTUNE_SELECTIVE_SCAN_TILE_L
-#define KTUNE_SELECTIVE_SCAN_TILE_L 32
+#define KTUNE_SELECTIVE_SCAN_TILE_L 64
 #endif
 
-/* chunks: chunks of the sequence that are scanned at once */
+/* chunks: chunks of the sequence that are scanned at once (has no effect in this configuration) */
 #ifndef KTUNE_SELECTIVE_SCAN_CHUNKS
 #define KTUNE_SELECTIVE_SCAN_CHUNKS 8
 #endif
@@ -126,7 +126,7 @@
 
 /* stages: stages of shared memory */
 #ifndef KTUNE_SELECTIVE_SCAN_STAGES
-#define KTUNE_SELECTIVE_SCAN_STAGES 2
+#define KTUNE_SELECTIVE_SCAN_STAGES 3
 #endif
 
 /* register_prefetch: load the next group of steps before computing this one (has no effect in this configuration) */
@@ -139,24 +139,38 @@
 #define KTUNE_SELECTIVE_SCAN_HELPERS 4
 #endif
 
-/* exp_ahead: steps that exponentials are taken ahead (has no effect in this configuration) */
+/* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
+#define KTUNE_SELECTIVE_SCAN_COPIES_LANES 0
+#define KTUNE_SELECTIVE_SCAN_COPIES_BULK 1
+#ifndef KTUNE_SELECTIVE_SCAN_COPIES
+#define KTUNE_SELECTIVE_SCAN_COPIES KTUNE_SELECTIVE_SCAN_COPIES_BULK
+#endif
+#if KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_LANES
+#define KTUNE_SELECTIVE_SCAN_COPIES_NAME "lanes"
+#elif KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK
+#define KTUNE_SELECTIVE_SCAN_COPIES_NAME "bulk"
+#else
+#error "KTUNE_SELECTIVE_SCAN_COPIES must be one of lanes, bulk"
+#endif
+
+/* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
 #define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 2
 #endif
 
-/* row_ahead: steps that B and C are loaded ahead (has no effect in this configuration) */
+/* row_ahead: steps that B and C are loaded ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
 #define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
 #endif
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
 #ifndef KTUNE_SELECTIVE_SCAN_MIN_BLOCKS
-#define KTUNE_SELECTIVE_SCAN_MIN_BLOCKS 3
+#define KTUNE_SELECTIVE_SCAN_MIN_BLOCKS 1
 #endif
 
 /* unroll: groups of steps in one loop body */
 #ifndef KTUNE_SELECTIVE_SCAN_UNROLL
-#define KTUNE_SELECTIVE_SCAN_UNROLL 4
+#define KTUNE_SELECTIVE_SCAN_UNROLL 8
 #endif
 
 /* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
@@ -181,9 +195,9 @@
 #error "KTUNE_SELECTIVE_SCAN_EXP must be one of expf, exp2f, ex2"
 #endif
 
-/* static_d: compile the number of channels in (has no effect in this configuration) */
+/* static_d: compile the number of channels in */
 #ifndef KTUNE_SELECTIVE_SCAN_STATIC_D
-#define KTUNE_SELECTIVE_SCAN_STATIC_D 0
+#define KTUNE_SELECTIVE_SCAN_STATIC_D 1
 #endif
 
 /* fast_math: --use_fast_math */
@@ -191,51 +205,40 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_CHUNKED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_TRANSPOSED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 2 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 3 && KTUNE_SELECTIVE_SCAN_UNROLL == 4 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 0 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 2048
 #define KTUNE_SELECTIVE_SCAN_SIZE_D 1536
 #define KTUNE_SELECTIVE_SCAN_SIZE_N 16
 #define KTUNE_SELECTIVE_SCAN_CONSTANT_N 16
-#define KTUNE_SELECTIVE_SCAN_CONSTANT_D 0
-#define KTUNE_SELECTIVE_SCAN_LAUNCH_COUNT 2
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_KERNEL "selective_scan_chunk_states"
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 336u
+#define KTUNE_SELECTIVE_SCAN_CONSTANT_D 1536
+#define KTUNE_SELECTIVE_SCAN_LAUNCH_COUNT 1
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_KERNEL "selective_scan_piped"
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 96u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 128u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 38912u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH1_KERNEL "selective_scan_piped"
-#define KTUNE_SELECTIVE_SCAN_LAUNCH1_GRID_X 384u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH1_GRID_Y 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH1_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH1_BLOCK_X 256u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH1_BLOCK_Y 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH1_BLOCK_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH1_CLUSTER_X 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH1_CLUSTER_Y 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH1_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH1_SMEM_BYTES 24576u
-#define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 731136ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 43.24
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 43.12
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 43.36
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 41.0264
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 114784u
+#define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 38.0
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 37.856
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 38.144
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 35.38036
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "chunked.block_128.tpp_4.sum_transposed.tile_32.chunks_8.stages_2.helpers_4.min_blocks_3.unroll_4.exp_ex2.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L2048-D1536-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D1536-N16; configuration: chunked.block_128.tpp_4.sum_transposed.tile_32.chunks_8.stages_2.helpers_4.min_blocks_3.unroll_4.exp_ex2.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 7fca4b2dd66c4c3cbcf55a2756c77e375f3d86d00ea5de070e7c07a7b6864b23; source digest: e4060e14cbed7484902393e40b3ff1fb2e8bd9dc2158de6aefb4e25fda79ccd5; time, L2 cold: median 43.2 us, 95 % interval [43.1, 43.4] us, 320 samples (event pair behind a delay, one launch, empty pair 1.3 us); time, L2 hot: median 41.03 us, 95 % interval [41.00, 41.06] us, 320 samples (event pair behind a delay, 10 launches, empty pair 1.3 us); error: 0.0287 of the tolerance, max |error| 1.15e-05; noise floor: 0.52 %; tied: chunked.block_128.tpp_4.sum_transposed.tile_64.chunks_8.stages_2.helpers_4.min_blocks_3.unroll_4.exp_ex2.fast_0; against the default: 19.5x faster than the default (842 us); measured at: 2026-11-30T12:28:04.523547+00:00; command: ktune search selective_scan --config configs/scan-shapes.toml --trials 24; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 79907b4e8f1b6231914fd3631abb12cb55d728ff90ec8d7033ef54dd648831c3; source digest: 0046b4ca27edeaaeb5e7166c4b50e7e94de9ae040c978c6c3d72193df9050d7e; time, L2 cold: median 38.0 us, 95 % interval [37.9, 38.1] us, 275 samples (event pair behind a delay, one launch, empty pair 1.3 us and event pair behind a delay, one launch, empty pair 1.5 us); time, L2 hot: median 35.38 us, 95 % interval [35.32, 35.44] us, 275 samples (event pair behind a delay, 11 launches, empty pair 1.3 us and event pair behind a delay, 11 launches, empty pair 1.5 us); error: 0.0306 of the tolerance, max |error| 1.07e-05; noise floor: 0.46 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_128.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; against the default: 3.45x faster than the default (130.98 us); measured at: 2026-11-30T16:30:54.178923+00:00; command: ktune search selective_scan --set algorithm=piped --set exp=ex2 --set copies=bulk --set block_size=32,64,128,256 --set threads_per_pair=2,4,8 --set tile_l=16,32,64,128 --set stages=2,3,4 --set static_d=1 --set min_blocks=1 --problem mamba-130m-b1-l2048 --trials 60 --finalists 6; ktune: 0.1.0"
 
 /*
  * The entry tuned for exactly these sizes on this GPU (its name as in cudaDeviceProp; NULL for any),
@@ -253,6 +256,7 @@ namespace selective_scan {
 
 enum class Algorithm : int { direct = 0, staged = 1, piped = 2, chunked = 3, blockscan = 4 };
 enum class Reduction : int { shuffle = 0, transposed = 1, shared = 2 };
+enum class Copies : int { lanes = 0, bulk = 1 };
 enum class Exp : int { expf = 0, exp2f = 1, ex2 = 2 };
 
 struct Tuned {
@@ -271,6 +275,7 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
+  static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
   static constexpr int kMinBlocks = KTUNE_SELECTIVE_SCAN_MIN_BLOCKS;
@@ -298,17 +303,6 @@ struct Tuned {
   static constexpr unsigned int kLaunch0ClusterY = KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y;
   static constexpr unsigned int kLaunch0ClusterZ = KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z;
   static constexpr unsigned int kLaunch0SmemBytes = KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES;
-  static constexpr const char* kLaunch1Kernel = KTUNE_SELECTIVE_SCAN_LAUNCH1_KERNEL;
-  static constexpr unsigned int kLaunch1GridX = KTUNE_SELECTIVE_SCAN_LAUNCH1_GRID_X;
-  static constexpr unsigned int kLaunch1GridY = KTUNE_SELECTIVE_SCAN_LAUNCH1_GRID_Y;
-  static constexpr unsigned int kLaunch1GridZ = KTUNE_SELECTIVE_SCAN_LAUNCH1_GRID_Z;
-  static constexpr unsigned int kLaunch1BlockX = KTUNE_SELECTIVE_SCAN_LAUNCH1_BLOCK_X;
-  static constexpr unsigned int kLaunch1BlockY = KTUNE_SELECTIVE_SCAN_LAUNCH1_BLOCK_Y;
-  static constexpr unsigned int kLaunch1BlockZ = KTUNE_SELECTIVE_SCAN_LAUNCH1_BLOCK_Z;
-  static constexpr unsigned int kLaunch1ClusterX = KTUNE_SELECTIVE_SCAN_LAUNCH1_CLUSTER_X;
-  static constexpr unsigned int kLaunch1ClusterY = KTUNE_SELECTIVE_SCAN_LAUNCH1_CLUSTER_Y;
-  static constexpr unsigned int kLaunch1ClusterZ = KTUNE_SELECTIVE_SCAN_LAUNCH1_CLUSTER_Z;
-  static constexpr unsigned int kLaunch1SmemBytes = KTUNE_SELECTIVE_SCAN_LAUNCH1_SMEM_BYTES;
   static constexpr unsigned long long kWorkspaceBytes = KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES;
   static constexpr double kTimeColdMedianUs = KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US;
   static constexpr double kTimeColdCiLowUs = KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US;
@@ -327,4 +321,4 @@ struct Tuned {
 }  /* namespace ktune */
 #endif  /* __cplusplus */
 
-#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_7854E4B2 */
+#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_90C76630 */
