@@ -241,7 +241,7 @@ BOUNDARIES = [
     (PIPED | {"threads_per_pair": 8, "block_size": 256, "reduction": "transposed"}, True),
     (PIPED | {"threads_per_pair": 16, "block_size": 512}, True),
     (PIPED | {"threads_per_pair": 16, "block_size": 512, "reduction": "transposed"}, False),
-    (PIPED | {"block_size": 64}, False),
+    (PIPED | {"block_size": 32}, False),
     (PIPED | {"stages": 1}, False),
     (PIPED | {"unroll": 1}, False),
     (PIPED | {"tile_l": 8, "unroll": 2}, False),
@@ -259,7 +259,13 @@ BOUNDARIES = [
 NARROW = FAMILY.problem(B=8, L=2048, D=256, N=16, **BLOCK, dtype="bfloat16")
 NARROW_4 = FAMILY.problem(B=8, L=2048, D=256, N=4, dtype="bfloat16")
 FEW_STATES = FAMILY.problem(B=8, L=2048, D=256, N=4)
+FEW_PAIRS = FAMILY.problem(B=1, L=2048, D=256, N=16)
 BOUNDARIES_WITH_OPTIONS = [
+    (PIPED | {"block_size": 64}, FEW_PAIRS, True),
+    (PIPED | {"block_size": 64, "tile_l": 16, "helpers": 4}, FEW_PAIRS, False),
+    (PIPED | {"block_size": 64, "tile_l": 16, "helpers": 2}, FEW_PAIRS, True),
+    (PIPED | {"block_size": 64, "tile_l": 16, "reduction": "transposed"}, FEW_PAIRS, True),
+    (PIPED | {"block_size": 128, "threads_per_pair": 8}, FEW_PAIRS, True),
     (PIPED | {"copies": "bulk"}, FEW_STATES, True),
     (PIPED | {"copies": "bulk", "tile_l": 16}, FEW_STATES, False),
     (PIPED | {"tile_l": 16}, FEW_STATES, True),
