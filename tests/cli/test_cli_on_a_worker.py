@@ -30,7 +30,7 @@ def machine(bare: Terminal, monkeypatch: pytest.MonkeyPatch) -> Terminal:
 
 def test_a_search_builds_measures_and_exports(machine: Terminal, toy: Path, own_cache: Path) -> None:
     found = json.loads(machine("search", toy, "--set", "block_size=64,128", "--trials", "6", "--json"))
-    assert set(found["counts"]) <= {"ok", "culled"} and 6 <= sum(found["counts"].values()) <= 9
+    assert set(found["counts"]) <= {"ok", "culled"} and 6 <= sum(found["counts"].values()) <= 15
     assert found["stats_s"]["total"] > 0
     folder = machine.folder / "results" / "toy-N1048576-Fake-H200"
     winner = json.loads((folder / "best.json").read_text())
