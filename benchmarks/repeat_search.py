@@ -10,7 +10,6 @@ one race in two processes, with the noise floor of that race. It exits with 1 un
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import subprocess
 import sys
@@ -25,8 +24,9 @@ from ktune.core.loading import LoadedFamily, load_family
 from ktune.core.model import Configuration, Measurement
 from ktune.search.final import race_finalists, racing
 from ktune.search.finalists import MOST
+from ktune.study.finals import Finals
 from ktune.study.finding import study_folders
-from ktune.study.ranking import tied
+from ktune.study.ranking import stand
 from ktune.study.study import Study
 
 
@@ -54,8 +54,8 @@ def search(family: str, problem: str, seed: int, trials: int, finalists: int, re
         return Search(seed, standing.winner, names, finals.noise_percent if finals else None)
 
 
-def race_winners(loaded: LoadedFamily, searches: list[Search]) -> tuple[list[Measurement], float | None]:
-    """(full measurements of the distinct winners in one race in two processes, the noise floor in per cent)"""
+def race_winners(loaded: LoadedFamily, searches: list[Search]) -> tuple[list[Measurement], Finals | None]:
+    """Full measurements of the distinct winners in one race in two processes, and what it says of them."""
     distinct = list({s.winner.variant: s.winner for s in searches}.values())
     with tempfile.TemporaryDirectory(prefix="ktune-repeat-") as folder:
         evaluator = make_evaluator(loaded, EvaluatorOptions(distinct[0].problem, Path(folder)))
@@ -65,7 +65,7 @@ def race_winners(loaded: LoadedFamily, searches: list[Search]) -> tuple[list[Mea
             final = race_finalists(able, distinct, lambda c: configuration_id(loaded.family, c))
         finally:
             evaluator.close()
-    return list(final.measurements), final.finals.noise_percent if final.finals else None
+    return list(final.measurements), final.finals
 
 
 def main() -> None:
@@ -84,8 +84,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="ktune-repeat-") as folder:
             results = options.keep / f"seed{seed}" if options.keep else Path(folder)
             searches.append(search(options.family, options.problem, seed, options.trials, options.finalists, results))
-    raced, noise = race_winners(loaded, searches)
-    report = summary(loaded, searches, raced, noise)
+    report = summary(loaded, searches, *race_winners(loaded, searches))
     print("\n".join(lines(report)))
     if options.output:
         options.output.write_text(json.dumps(report, indent=1) + "\n")
@@ -93,7 +92,7 @@ def main() -> None:
 
 
 def summary(
-    loaded: LoadedFamily, searches: list[Search], raced: list[Measurement], noise: float | None
+    loaded: LoadedFamily, searches: list[Search], raced: list[Measurement], finals: Finals | None
 ) -> dict[str, Any]:
     def name(configuration: Configuration) -> str:
         return configuration_id(loaded.family, configuration)
@@ -114,7 +113,9 @@ def summary(
          "ci_us": None if m.cold is None else [m.cold.ci_low_us, m.cold.ci_high_us]}
         for m in raced
     ]  # fmt: skip
-    all_tied = all(tied(a, b, noise) for a, b in itertools.combinations(raced, 2)) and all(m.eligible for m in raced)
+    noise, pairs = (finals.noise_percent, finals.pairs) if finals else (None, None)
+    standing = stand(raced, None, name, noise, pairs)
+    all_tied = standing is not None and len(standing.tied) + 1 == len(raced)
     return {"searches": rows, "race": race, "noise_percent": noise, "all_tied_in_the_race": all_tied}
 
 

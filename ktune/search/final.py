@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, cast
 
 from ktune.core.model import Accuracy, Effort, Environment, Measurement, Problem, Source, Status, Timing, Variant
 from ktune.gpu.protocol import Entrant, RaceResult
 from ktune.search.evaluator import Evaluator
-from ktune.study.finals import NOISE_LIMIT_PERCENT, Finals, Lap, RaceRecord
+from ktune.study.finals import NOISE_LIMIT_PERCENT, Finals, Lap, Pairs, RaceRecord
 from ktune.study.ledger import timestamp
 from ktune.study.ranking import Identify
-from ktune.study.verdict import join_processes, spread_percent, usable
+from ktune.study.verdict import join_processes, paired_difference, spread_percent, usable
 
 # SM clocks whose quotient is below this are the same clock.
 STEADY_CLOCK = 1.015
@@ -71,17 +71,34 @@ def race_finalists(evaluator: Racing, chosen: Sequence[Measurement], identify: I
         failures = [_full(m, run, evaluator) for m, run in found if any(r.status is not Status.OK for r in run)]
         if failures:
             return Final(tuple(failures))
-    leader, control = ([r.cold for r in run if r.cold is not None] for run in runs[:2])
+    times = [[r.cold for r in run if r.cold is not None] for run in runs]
+    leader, control = times[:2]
     full = [_full(m, run, evaluator) for m, run in zip(chosen, [runs[0], *runs[2:]], strict=True)]
     noise = noise_percent(leader, control)
     told = noise_warnings(noise, [*leader, *control], evaluator.environment.foreign_processes)
-    return Final(tuple(full), Finals(noise, told, tuple(records), evaluator.environment.gpu_uuid))
+    names = [identify(m.variant.configuration) for m in full]
+    pairs = find_pairs(dict(zip(names, [leader, *times[2:]], strict=True)), control)
+    return Final(tuple(full), Finals(noise, told, tuple(records), evaluator.environment.gpu_uuid, pairs=pairs))
 
 
 def race_once(evaluator: Racing, chosen: Sequence[Measurement], identify: Identify, seed: int = 0) -> list[Measurement]:
     """Full measurements of all in one race, in the order given; nothing is said of the noise."""
     results = evaluator.race(chosen[0].problem, _entrants(evaluator, chosen, identify), seed=seed)
     return [_full(m, [_with_time(result)], evaluator) for m, result in zip(chosen, results, strict=True)]
+
+
+def find_pairs(times: Mapping[str, Sequence[Timing]], control: Sequence[Timing]) -> Pairs | None:
+    """How much longer each takes than the fastest, by pairs of samples; None where leader and control have no pairs.
+
+    times: by configuration id the timings of each race, the leader's first; control: of the leader's second copy.
+    """
+    leader = next(iter(times.values()))
+    same = paired_difference(control, leader)
+    if same is None:
+        return None
+    fastest = min(times, key=lambda name: join_processes(times[name]).median_us)
+    longer = {name: paired_difference(own, times[fastest]) for name, own in times.items()}
+    return Pairs(fastest, {name: found for name, found in longer.items() if found is not None}, abs(same.percent))
 
 
 def noise_percent(leader: Sequence[Timing], control: Sequence[Timing]) -> float | None:

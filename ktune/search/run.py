@@ -21,6 +21,8 @@ from ktune.study.ranking import eligible_time_us, latest
 from ktune.study.study import Study
 
 FINALISTS = MOST
+# The default is what the winner is compared with: however slow it is, it has a time.
+PATIENCE_WITH_DEFAULT = 1e6
 # Fewer results tell no pace.
 PACED_AFTER = 8
 
@@ -143,7 +145,7 @@ class _Run:
                 continue
             best_us = eligible_time_us(self._recorder.incumbent)
             variant = make_variant(self._space.family, point, self._study.problem, self._target)
-            patience = self._patience(best_us)
+            patience = PATIENCE_WITH_DEFAULT if point == self._space.default else self._patience(best_us)
             yield Request(trial, variant, self._study.problem, Effort.SEARCH, best_us, patience)
 
     def _learn(self, m: Measurement, sampler: Sampler) -> None:

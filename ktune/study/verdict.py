@@ -9,7 +9,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from ktune.core.model import Timing
+from ktune.gpu.race import TURN_SAMPLES
 from ktune.gpu.timing import Reading, median_interval, summarise
+
+# With fewer differences there is no 95 % interval of their median.
+FEWEST_TURNS = 6
 
 
 class Speed(StrEnum):
@@ -41,6 +45,40 @@ def verdict(first: Timing, second: Timing, noise_percent: float | None = None) -
     if not told_apart:
         return Speed.TIED
     return Speed.FASTER if a_us < b_us else Speed.SLOWER
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much longer one takes than another, in per cent of the other, and its 95 % interval."""
+
+    percent: float
+    low: float
+    high: float
+
+    def within(self, noise_percent: float) -> bool:
+        """Whether it can't be told from none."""
+        return self.low <= 0.0 <= self.high or abs(self.percent) <= noise_percent
+
+
+def paired_difference(first: Sequence[Timing], second: Sequence[Timing]) -> Difference | None:
+    """How much longer `first` takes than `second`, from samples of the same rounds; both have a timing for each race.
+
+    What slows a round down slows both, so that differences tell more than the two times do. A turn's samples are not
+    independent: the median of each turn's differences counts as one. The interval holds that of all turns' median and
+    the races' own. None where the two did not take the same rounds, and for too few.
+    """
+    races = []
+    for a, b in zip(first, second, strict=True):
+        if len(a.samples_us) != len(b.samples_us):
+            return None
+        apart = [100 * (x - y) / b.median_us for x, y in zip(a.samples_us, b.samples_us, strict=True)]
+        races.append([statistics.median(apart[i : i + TURN_SAMPLES]) for i in range(0, len(apart), TURN_SAMPLES)])
+    turns = sorted(turn for race in races for turn in race)
+    if len(turns) < FEWEST_TURNS:
+        return None
+    medians = [statistics.median(race) for race in races]
+    low, high = median_interval(turns)
+    return Difference(statistics.median(medians), min(low, *medians), max(high, *medians))
 
 
 def intervals_overlap(a: Timing, b: Timing) -> bool:

@@ -136,3 +136,12 @@ def test_a_space_of_one_point_has_nothing_around_it(tmp_path: Path) -> None:
     gpu = FakeEvaluator()
     outcome = search_toy(tmp_path, 1, gpu, space=space)
     assert searched(gpu) == list(space.points) and outcome.final
+
+
+def test_the_default_has_a_time_however_slow_it_is(tmp_path: Path) -> None:
+    """What the winner is compared with is not culled, whenever its turn comes."""
+    gpu = FakeEvaluator()
+    search_toy(tmp_path, 10, gpu)
+    patience = {request.variant.configuration: request.patience for request in gpu.evaluated}
+    assert patience.pop(toy_space().default) >= 1e6
+    assert set(patience.values()) == {1.0}
