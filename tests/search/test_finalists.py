@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from ktune.core.errors import NothingPassed
 from ktune.core.model import Configuration, Effort, Measurement, Problem, Request, Status, Timing
 from ktune.gpu.protocol import Entrant, RaceResult
+from ktune.gpu.timing import Reading, summarise
 from ktune.search.final import noise_percent, noise_warnings
 from ktune.search.finalists import choose_finalists, fastest_of_gpus, leaders_of_gpus
 from ktune.study.ranking import rank
@@ -379,3 +381,26 @@ def test_the_default_is_a_finalist_however_slow() -> None:
     found = ranked(*range(100, 130))
     last = found[-1].variant.configuration
     assert choose_finalists(found, [last], 10) == [*found[:10], found[-1]]
+
+
+def test_rounds_that_differ_hide_no_difference_between_finalists(tmp_path: Path) -> None:
+    """Each round is slower or faster for all; one finalist beside the leader is as fast, the others 0.5 % slower."""
+    search_toy(tmp_path, 30, finalists=0)
+    leader, equal = (m.variant.configuration for m in short(tmp_path)[:2])
+
+    def change(gpu: RacedGpu, entrant: Entrant, result: RaceResult) -> RaceResult:
+        rounds = random.Random(gpu.race_number)
+        assert entrant.variant is not None
+        more = 0.0 if entrant.variant.configuration in (leader, equal) else 0.5
+        samples = [100.0 + rounds.uniform(-3.0, 3.0) + more for _ in range(60)]
+        return replace(result, cold=summarise("cold", "events", Reading(tuple(samples))))
+
+    outcome = search_toy(tmp_path, 30, RacedGpu(change))
+    with open_toy(tmp_path) as study:
+        assert study.finals is not None and study.finals.pairs is not None
+        told = study.finals.pairs.longer
+        assert len(told) == len(full(tmp_path)) >= 5
+        assert {study.identify(c) for c in (leader, equal)} == {name for name, d in told.items() if d.percent < 0.4}
+    assert outcome.winner is not None
+    found = {m.variant.configuration for m in (outcome.winner, *outcome.tied)}
+    assert found == {leader, equal}
