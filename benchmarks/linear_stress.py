@@ -194,8 +194,7 @@ def subjects_of(check: str, part: str) -> list[Subject]:
     if check == "repeat":
         found = list(stress.winners(FAMILY))
     else:
-        made = [configured(name, problem) for problem in problems_of(check) for name in SUBJECTS]
-        found = [subject for subject in made if subject is not None]
+        found = stress.valid(problems_of(check), SUBJECTS, configured)
     return [subject for subject in found if part in subject.name]
 
 

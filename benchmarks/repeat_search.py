@@ -113,9 +113,9 @@ def summary(
          "ci_us": None if m.cold is None else [m.cold.ci_low_us, m.cold.ci_high_us]}
         for m in raced
     ]  # fmt: skip
-    noise, pairs = (finals.noise_percent, finals.pairs) if finals else (None, None)
-    standing = stand(raced, None, name, noise, pairs)
+    standing = stand(raced, None, name, finals)
     all_tied = standing is not None and len(standing.tied) + 1 == len(raced)
+    noise = finals.noise_percent if finals else None
     return {"searches": rows, "race": race, "noise_percent": noise, "all_tied_in_the_race": all_tied}
 
 

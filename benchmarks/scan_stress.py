@@ -299,8 +299,7 @@ def subjects_of(check: str, part: str) -> list[Subject]:
     if check == "repeat":
         found = list(stress.winners(FAMILY))
     else:
-        made = [configured(name, problem) for problem in problems_of(check) for name in SUBJECTS]
-        found = [subject for subject in made if subject is not None]
+        found = stress.valid(problems_of(check), SUBJECTS, configured)
     if check == "lengths":
         found = [Subject(s.name, s.configuration, p) for s in found for p in lengths_of(s.configuration)]
     if check == "far":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -63,6 +63,14 @@ def winners(family: Family) -> Iterator[Subject]:
             problem = family.problem_of(won.sizes, won.dtype)
             configuration = Space(family, [problem]).complete(won.configuration)
             yield Subject(f"{configuration['algorithm']} of {gpu.split()[-1]}", configuration, problem)
+
+
+def valid(
+    problems: Sequence[Problem], names: Iterable[str], configured: Callable[[str, Problem], Subject | None]
+) -> list[Subject]:
+    """Each of the names on each problem for which it is valid, in order of the problems."""
+    made = [configured(name, problem) for problem in problems for name in names]
+    return [subject for subject in made if subject is not None]
 
 
 def runs(loaded: LoadedFamily, subjects: Sequence[Subject]) -> Iterator[tuple[Subject, Run]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
@@ -83,28 +84,27 @@ class Space:
 
     def neighbours(self, configuration: Configuration) -> list[Configuration]:
         """Valid points one step away: an ordinal to an adjacent value, a categorical to any other."""
-        return self._varied(configuration, 1)
+        return [point for _, point in self._varied(configuration, 1)]
 
     def variations(self, configuration: Configuration) -> list[Configuration]:
-        """Valid points with another value of one parameter, whichever, those one step away first."""
-        steps = max(len(self.values(parameter)) for parameter in self.family.parameters)
-        return list(dict.fromkeys([*self.neighbours(configuration), *self._varied(configuration, steps)]))
+        """Valid points with another value of one parameter, whichever, the neighbours first."""
+        found = sorted(self._varied(configuration, math.inf), key=lambda varied: varied[0] > 1)
+        return [point for _, point in found]
 
-    def _varied(self, configuration: Configuration, steps: int) -> list[Configuration]:
-        """Valid points that differ in one parameter: an ordinal by at most so many steps, a categorical by any."""
-        found = []
+    def _varied(self, configuration: Configuration, most: float) -> Iterator[tuple[int, Configuration]]:
+        """(steps, a valid point so far away in one parameter), of at most so many; a categorical is a step from any."""
         for parameter in self.family.parameters:
             if parameter.name not in configuration:
                 continue
             values = self.values(parameter)
             here = values.index(configuration[parameter.name])
             for place, value in enumerate(values):
-                if place == here or (parameter.ordinal and abs(place - here) > steps):
+                steps = abs(place - here) if parameter.ordinal else int(place != here)
+                if not 0 < steps <= most:
                     continue
                 point = self.changed(configuration, {parameter.name: value})
                 if point is not None:
-                    found.append(point)
-        return found
+                    yield steps, point
 
     def changed(self, configuration: Configuration, changes: Mapping[str, Value]) -> Configuration | None:
         """The point with these changes; None if they lead out of the space.

@@ -133,7 +133,9 @@ class Finalists:
         """Measure the first `most` of those of `points` that are not known; how many they are."""
         known = self._known()
         new = [point for point in dict.fromkeys(points) if point not in known][:most]
-        self._measure_extra(new, phase)
+        if new:
+            self._recorder.progress.on_phase(phase, len(new))
+            self._measure(phase, self._extra_requests(new), len(new))
         return len(new)
 
     def _simplified(self) -> Configuration:
@@ -162,16 +164,10 @@ class Finalists:
             found.update((m.variant.configuration, m) for m in raced)
         return found
 
-    def _measure_extra(
-        self, points: Sequence[Configuration], phase: str = "simplify"
-    ) -> Mapping[Configuration, Measurement]:
+    def _measure_extra(self, points: Sequence[Configuration]) -> Mapping[Configuration, Measurement]:
         """The short measurements of points, those of new ones beyond the study's total; some may be lacking."""
+        self._measure_new(points, len(points), "simplify")
         known = self._known()
-        new = [point for point in points if point not in known]
-        if new:
-            self._recorder.progress.on_phase(phase, len(new))
-            self._measure(phase, self._extra_requests(new), len(new))
-            known = self._known()
         return {point: known[point] for point in points if point in known}
 
     def _extra_requests(self, points: Sequence[Configuration]) -> Iterator[Request]:

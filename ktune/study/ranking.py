@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from ktune.core.model import Configuration, Effort, Measurement, Variant
-from ktune.study.finals import Pairs
+from ktune.study.finals import Finals
 from ktune.study.verdict import Speed, verdict
 
 Identify = Callable[[Configuration], str]
@@ -53,22 +53,21 @@ def stand(
     measurements: Sequence[Measurement],
     default: Configuration | None,
     identify: Identify,
-    noise_percent: float | None = None,
-    pairs: Pairs | None = None,
+    finals: Finals | None = None,
 ) -> Standing | None:
     """The winner among everything measured; None if nothing passed.
 
     Full measurements decide, once the fastest of the search has one. Among those that are tied with the fastest,
     the winner is chosen by `preference`, so that noise does not change it. Pairs of samples tell where there are some.
-    A variant that failed its full measurement can't win.
+    A variant that failed its full measurement can't win. finals: what the last final said.
     """
     short, full = latest(measurements, Effort.SEARCH), latest(measurements, Effort.FULL)
-    finals = rank(full.values(), default, identify)
+    finalists = rank(full.values(), default, identify)
     rest = rank((m for variant, m in short.items() if variant not in full), default, identify)
-    if finals:
-        reached = [t for m in finals if (t := eligible_time_us(short.get(m.variant))) is not None]
+    if finalists:
+        reached = [t for m in finalists if (t := eligible_time_us(short.get(m.variant))) is not None]
         if not rest or not reached or min(reached) <= rest[0].cold_us:  # type: ignore[operator]
-            return _settle(finals, default, identify, noise_percent, pairs)
+            return _settle(finalists, default, identify, finals)
     return Standing(rest[0]) if rest else None
 
 
@@ -78,19 +77,17 @@ def tied(a: Measurement, b: Measurement, noise_percent: float | None = None) -> 
 
 
 def _settle(
-    finals: Sequence[Measurement],
-    default: Configuration | None,
-    identify: Identify,
-    noise_percent: float | None,
-    pairs: Pairs | None,
+    finalists: Sequence[Measurement], default: Configuration | None, identify: Identify, finals: Finals | None
 ) -> Standing:
-    fastest = finals[0]
-    paired = pairs if pairs and pairs.fastest == identify(fastest.variant.configuration) else None
+    fastest = finalists[0]
+    noise_percent, pairs = (finals.noise_percent, finals.pairs) if finals else (None, None)
+    if pairs and pairs.fastest != identify(fastest.variant.configuration):
+        pairs = None
 
     def is_equal(m: Measurement) -> bool:
-        told = paired.tied(identify(m.variant.configuration)) if paired else None
+        told = pairs.tied(identify(m.variant.configuration)) if pairs else None
         return tied(m, fastest, noise_percent) if told is None else told
 
-    equal = [m for m in finals if m is fastest or is_equal(m)]
+    equal = [m for m in finalists if m is fastest or is_equal(m)]
     winner = min(equal, key=lambda m: preference(m, default, identify))
     return Standing(winner, tuple(m for m in equal if m is not winner), final=True)

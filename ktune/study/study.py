@@ -217,7 +217,7 @@ class Study:
 
     def settle(self, finals: Finals) -> Finals:
         """Remember the final, with the winner and the tied set that follow from it; every finalist is recorded."""
-        standing = stand(self.measurements(), self.default, self.identify, finals.noise_percent, finals.pairs)
+        standing = stand(self.measurements(), self.default, self.identify, finals)
         if standing is not None:
             winner, *tied = [self.identify(m.variant.configuration) for m in (standing.winner, *standing.tied)]
             finals = replace(finals, winner=winner, tied=tuple(tied))
@@ -262,9 +262,7 @@ class Study:
 
     def standing(self) -> Standing | None:
         """The winner so far with those tied with it; None if nothing passed."""
-        finals = self.finals
-        noise_percent, pairs = (None, None) if finals is None else (finals.noise_percent, finals.pairs)
-        return stand(self.measurements(), self.default, self.identify, noise_percent, pairs)
+        return stand(self.measurements(), self.default, self.identify, self.finals)
 
     def best(self) -> Measurement | None:
         """The winner so far; None if nothing passed."""
