@@ -22,14 +22,18 @@ for folder in (ROOT, ROOT / "tests"):
 from failures_at_once import tell  # noqa: E402
 
 
-@pytest.fixture(autouse=True)
-def gradients_as_before() -> Iterator[None]:
-    """A backend that a test has in its own process switches them off."""
+def keep_gradients() -> Iterator[None]:
+    """A backend in the process of the tests switches them off."""
     torch = sys.modules.get("torch")
     enabled = torch is None or torch.is_grad_enabled()
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_grad_enabled(enabled)
+
+
+# Of a module too, since its fixtures are made before those of its first test.
+gradients_as_before = pytest.fixture(autouse=True)(keep_gradients)
+gradients_as_before_the_module = pytest.fixture(autouse=True, scope="module")(keep_gradients)
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

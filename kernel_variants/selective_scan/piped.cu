@@ -3,8 +3,8 @@
 // Helper warps copy tiles of time into a ring of stages (piped_copies.cuh), widen elements, add the bias and take
 // softplus, sum the compute warps' parts of y, gate it and store it; compute warps touch shared memory alone and never
 // wait for it: inputs are loaded, and exponentials taken, `exp_ahead` steps before the recurrence needs them, also across
-// the end of a tile. Two named barriers a tile order everything: `done`, a tile was computed (its stage and its sums may
-// be taken), and `ready`, a tile has been prepared and the room for its sums is free.
+// the end of a tile. Two named barriers a tile order everything: `kDone`, a tile was computed (its stage and its sums
+// may be taken), and `kReady`, a tile has been prepared and the room for its sums is free.
 // Layout: x, delta, z, y [batch, length, channels]; b, c [batch, length, groups, N]; a [channels, N]; skip, bias
 // [channels]; states [batch, channels, N]. A block's channels are of one group.
 #include "chunks.cuh"

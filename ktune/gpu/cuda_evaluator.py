@@ -33,7 +33,7 @@ def check_names(entrants: Sequence[Entrant]) -> None:
 class CudaEvaluator:
     """Answers requests by building their variants and measuring them on one GPU.
 
-    gpu: UUID or index; "" is the first one. log_dir: where workers' logs and `in_flight.json` go.
+    gpu: UUID or index; "" is the first one. log_dir: where workers' logs and the notes of what is in flight go.
     step_deadlines_s, lock_folder, lock_timeout_s, on_event: see WorkerPool.
     lookahead: how many requests are pulled before their measurements are finished.
     Its first worker starts at once; `close` it.

@@ -27,6 +27,7 @@ from sqlalchemy import (
 )
 
 from ktune.core.model import Effort
+from ktune.core.processes import is_running
 from ktune.study.tables import EXTRA_TRIALS, claims, measurements, studies
 
 CLAIM_S = 1800.0
@@ -114,18 +115,8 @@ def _expire(connection: Connection, study_id: int, host: str) -> None:
     rows = connection.execute(_HELD, {"study": study_id}).all()
     now = time.time()
     own = os.getpid()
-    gone = {pid for pid in {r.pid for r in rows if r.host == host and r.pid != own} if not _runs(pid)}
+    gone = {pid for pid in {r.pid for r in rows if r.host == host and r.pid != own} if not is_running(pid)}
     release_claims(connection, [r.id for r in rows if r.deadline_s < now or (r.host == host and r.pid in gone)])
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 # Built once: building a statement costs as much as running it.

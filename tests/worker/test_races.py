@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -149,7 +150,7 @@ def test_the_seed_decides_the_race(evaluator: Make, enter: Enter, problem) -> No
 def test_what_races_is_on_disk_before_and_gone_after_a_clean_end(
     evaluator: Make, enter: Enter, problem, tmp_path: Path
 ) -> None:
-    path = tmp_path / "logs" / "in_flight.json"
+    path = tmp_path / "logs" / f"in_flight-{os.getpid()}.json"
     one = evaluator()
     one.race(problem, [enter("a", block_size=64), peer("eager")])
     variant, rival = json.loads(path.read_text())["jobs"]

@@ -51,15 +51,19 @@ def running(tmp_path: Path, families: Path):
     )
     lines = [process.stdout.readline().split() for _ in range(10)]
     deadline = time.monotonic() + 5
-    while jobs_in_flight(tmp_path)[0]["trial"] != 10 and time.monotonic() < deadline:
+    while jobs_in_flight(tmp_path, process)[0]["trial"] != 10 and time.monotonic() < deadline:
         time.sleep(0.01)
     yield process, lines
     process.kill()
     process.communicate()
 
 
-def jobs_in_flight(folder: Path) -> list[dict]:
-    return json.loads((folder / "logs" / "in_flight.json").read_text())["jobs"]
+def note_of(folder: Path, process: subprocess.Popen) -> Path:
+    return folder / "logs" / f"in_flight-{process.pid}.json"
+
+
+def jobs_in_flight(folder: Path, process: subprocess.Popen) -> list[dict]:
+    return json.loads(note_of(folder, process).read_text())["jobs"]
 
 
 def workers_of(lines: list[list[str]]) -> list[int]:
@@ -90,7 +94,7 @@ def test_after_kill_9_the_file_names_what_was_running(running, tmp_path: Path) -
     process, _ = running
     process.kill()
     process.wait(10)
-    jobs = jobs_in_flight(tmp_path)
+    jobs = jobs_in_flight(tmp_path, process)
     assert jobs[0]["trial"] == 10
     assert jobs[0]["configuration"]["behaviour"] == "endless_loop"
 
@@ -100,7 +104,7 @@ def test_ctrl_c_interrupts_and_removes_the_file_of_what_was_running(running, tmp
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=10)
     assert "KeyboardInterrupt" in said
-    assert not (tmp_path / "logs" / "in_flight.json").exists()
+    assert not note_of(tmp_path, process).exists()
 
 
 def test_workers_are_in_groups_of_their_own_that_ctrl_c_in_a_terminal_does_not_reach(running) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -165,7 +166,7 @@ def test_a_worker_killed_from_outside_between_variants_is_replaced(evaluator: Ma
 def test_what_is_launched_is_on_disk_before_and_gone_after_a_clean_end(
     evaluator: Make, ask: Ask, tmp_path: Path
 ) -> None:
-    path = tmp_path / "logs" / "in_flight.json"
+    path = tmp_path / "logs" / f"in_flight-{os.getpid()}.json"
     one = evaluator()
     records = []
     assert not path.exists()
@@ -179,12 +180,43 @@ def test_what_is_launched_is_on_disk_before_and_gone_after_a_clean_end(
 
 
 def test_a_run_that_was_killed_is_mentioned_by_the_next_one(evaluator: Make, ask: Ask, tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    left = {"format": 1, "worker_pid": 1, "jobs": [{"trial": 12, "problem": "N1000"}]}
-    (tmp_path / "logs" / "in_flight.json").write_text(json.dumps(left))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    path = leave_behind(tmp_path, gone.pid)
     events: list[str] = []
     evaluator(on_event=events.append)
     assert events == ["the last run ended without a clean end while #12 of N1000 was being measured"]
+    assert not path.exists(), "it is said once"
+
+
+def test_a_run_that_was_killed_is_mentioned_by_the_next_of_the_same_process_id(evaluator: Make, tmp_path: Path) -> None:
+    """As in a container, where ids begin anew."""
+    leave_behind(tmp_path, os.getpid())
+    events: list[str] = []
+    evaluator(on_event=events.append)
+    assert len(events) == 1
+
+
+def test_what_another_process_has_in_flight_is_left_to_it(evaluator: Make, ask: Ask, tmp_path: Path) -> None:
+    """Two searches that share a study, each on a GPU of its own."""
+    with subprocess.Popen(["sleep", "60"]) as other:
+        path = leave_behind(tmp_path, other.pid)
+        before = path.read_text()
+        events: list[str] = []
+        one = evaluator(on_event=events.append)
+        assert [m.status for m in one.evaluate([ask(0)])] == [Status.OK]
+        one.close()
+        assert events == []
+        assert path.read_text() == before
+        other.kill()
+
+
+def leave_behind(folder: Path, process: int) -> Path:
+    """A note that a process had job 12 in flight."""
+    path = folder / "logs" / f"in_flight-{process}.json"
+    path.parent.mkdir()
+    path.write_text(json.dumps({"format": 1, "worker_pid": 1, "jobs": [{"trial": 12, "problem": "N1000"}]}))
+    return path
 
 
 def open_descriptors() -> int:
