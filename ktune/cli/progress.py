@@ -38,6 +38,7 @@ class ShownProgress:
         self._stream = stream or sys.stderr
         self._live = self._stream.isatty() if live is None else live
         self._incumbent: Measurement | None = None
+        self._looks_around = False
         self._last_shown_s = time.monotonic()
 
     def say(self, sentence: str) -> None:
@@ -60,6 +61,9 @@ class ShownProgress:
         self._incumbent = None if phase == "finalists" else self._incumbent
         if phase == "finalists":
             self.say(f"finalists   {total} variants in full{self._mark}")
+        elif phase == "neighbours" and not self._looks_around:
+            self._looks_around = True
+            self.say("around      what is near the fastest, beyond the trials")
         elif phase == "cross":
             self.say(f"cross       {total} measurements in full: each problem's best on the others")
 

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
 from itertools import zip_longest
 
-from ktune.core.model import Configuration, Effort, Measurement, Request
+from ktune.core.model import Configuration, Effort, Measurement, Request, Status
 from ktune.core.space import Space
 from ktune.core.variant import make_variant
-from ktune.search.crossing import crossings
 from ktune.search.final import Racing, race_finalists, race_once, racing
+from ktune.search.pairs import paired_changes
 from ktune.search.recorder import Recorder
 from ktune.search.simplify import simplify
 from ktune.study.claims import Refused
@@ -22,9 +22,11 @@ from ktune.study.ranking import eligible_time_us, latest, rank
 MOST = 10
 LEAST = 5
 # How many points around the fastest are measured at most, as a share of the trials.
-AROUND_SHARE = 1.0
-# Of the leader's short time; what is nearer is looked around and crossed.
-CROSSED = 1.02
+AROUND_SHARE = 2.0
+# Of what is left of that, for the pairs of changes around one centre.
+PAIRS_SHARE = 1 / 3
+# Of the leader's short time; what is nearer is looked around.
+LOOKED_AROUND = 1.02
 # Of the leader's short time; what is nearer is for the races to tell.
 NEAR = 1.10
 # Short times that are further apart than this need no race to tell which is the faster.
@@ -100,9 +102,9 @@ class Finalists:
     def _looked_around(self) -> Configuration:
         """The leader without needless parameters, when what lies around it, the leader and the fastest is measured.
 
-        In turn, the leader first, what differs from one of them in one parameter is measured, and then crossings of the
-        fastest, since values that are fast only together lie further apart. Crossings take at most half of what is
-        left, so that there is some for what lies around a leader found there.
+        In turn, the leader first, what differs from one of them in one parameter is measured, and then in two, by what
+        each did alone, since values that are fast only together lie further apart. Pairs take a part of what is left,
+        so that there is some for what lies around a leader found there.
         """
         point = self._simplified()
         left = int(AROUND_SHARE * self._study.trials_done)
@@ -112,7 +114,8 @@ class Finalists:
             leader = self._ranked()[0].variant
             around = [near for centre in centres for near in self._space.variations(centre)]
             left -= self._measure_new(around, left, "neighbours")
-            left -= self._measure_new(self._crossings(), left // 2, "crossings")
+            pairs = [pair for centre in centres for pair in self._pairs(centre)]
+            left -= self._measure_new(pairs, int(PAIRS_SHARE * left), "pairs")
             if self._ranked()[0].variant != leader:
                 point = self._simplified()
         return point
@@ -121,13 +124,21 @@ class Finalists:
         """What to look around next: the leaders and `point`, then the next of the fastest; nothing twice."""
         ranked = self._ranked()
         leaders = [m.variant.configuration for m in leaders_of_gpus(ranked)]
-        fastest = [m.variant.configuration for m in fastest_of_gpus(ranked, CROSSED)]
+        fastest = [m.variant.configuration for m in fastest_of_gpus(ranked, LOOKED_AROUND)]
         first = [centre for centre in (*leaders, point) if centre not in looked] if leaders else []
         return first or [centre for centre in fastest if centre not in looked][:1]
 
-    def _crossings(self) -> list[Configuration]:
-        fastest = fastest_of_gpus(self._ranked(), CROSSED)
-        return crossings([m.variant.configuration for m in fastest], self._space)
+    def _pairs(self, centre: Configuration) -> list[Configuration]:
+        """Two changes of a centre at once that may be near the leader; a culled variation counts by its bound."""
+        known = self._known()
+        own = known.get(centre)
+        own_us = shown_us(own)
+        if own is None or own_us == math.inf:
+            return []
+        variations = [known[near] for near in self._space.variations(centre) if near in known]
+        here = [m for m in variations if m.gpu_uuid == own.gpu_uuid]
+        slowdowns = {m.variant.configuration: shown_us(m) / own_us for m in here}
+        return paired_changes(centre, slowdowns, self._space, NEAR)
 
     def _measure_new(self, points: Sequence[Configuration], most: int, phase: str) -> int:
         """Measure the first `most` of those of `points` that are not known; how many they are."""
@@ -207,6 +218,13 @@ class Finalists:
         for m in final.measurements:
             self._recorder.tell(m, "finalists", len(chosen), len(chosen), 0.0)
         return True
+
+
+def shown_us(m: Measurement | None) -> float:
+    """The time of a variant that may win, the bound of a culled one; infinite for any other."""
+    if m is None:
+        return math.inf
+    return eligible_time_us(m) or (m.bound_us if m.status is Status.CULLED and m.bound_us else math.inf)
 
 
 def choose_finalists(

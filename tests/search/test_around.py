@@ -42,11 +42,12 @@ def landscape_space() -> Space:
     return Space(landscape_family(), [toy_problem()])
 
 
-# Points of the landscapes' family: two that differ in much, and one that has the first one's block and all else of the
-# second.
+# Points of the landscapes' family: two that differ in much; two changes of the first, and both at once.
 LEFT = landscape_space().complete({"algorithm": "staged", "block": 32, "unroll": 1, "order": "tile", "depth": 1})
 RIGHT = landscape_space().complete({"algorithm": "staged", "block": 256, "unroll": 8, "order": "column", "depth": 4})
-CROSSED = landscape_space().complete({**RIGHT, "block": 32})
+ONE = landscape_space().complete({**LEFT, "unroll": 8})
+OTHER = landscape_space().complete({**LEFT, "order": "row"})
+BOTH = landscape_space().complete({**LEFT, "unroll": 8, "order": "row"})
 
 
 def search_landscape(results: Path, evaluator: FakeEvaluator, trials: int = 60, **options: Any) -> Outcome:
@@ -57,20 +58,19 @@ def search_landscape(results: Path, evaluator: FakeEvaluator, trials: int = 60, 
         return search(study, space, evaluator, sampler="random", trials=trials, **options)
 
 
-def test_the_crossing_of_two_that_are_fast_wins_though_it_is_no_step_from_either(tmp_path: Path) -> None:
-    gpu, watcher = PlantedGpu({LEFT: 100.0, RIGHT: 101.0, CROSSED: 95.0}), Watcher()
-    outcome = search_landscape(tmp_path, gpu, seeds=[LEFT, RIGHT], progress=watcher)
-    assert CROSSED not in {c for one in (LEFT, RIGHT) for c in landscape_space().neighbours(one)}
-    assert CROSSED in searched(gpu)[outcome.trials_done :]
-    assert outcome.winner is not None and outcome.winner.variant.configuration == CROSSED
+def test_two_changes_win_together_though_neither_does_alone(tmp_path: Path) -> None:
+    gpu, watcher = PlantedGpu({LEFT: 100.0, ONE: 103.0, OTHER: 104.0, BOTH: 95.0}), Watcher()
+    outcome = search_landscape(tmp_path, gpu, seeds=[LEFT], progress=watcher)
+    assert BOTH in searched(gpu)[outcome.trials_done :]
+    assert outcome.winner is not None and outcome.winner.variant.configuration == BOTH
     phases = [phase for phase, _ in watcher.phases]
-    assert phases.index("neighbours") < phases.index("crossings") < phases.index("finalists")
+    assert phases.index("neighbours") < phases.index("pairs") < phases.index("finalists")
 
 
-def test_what_is_slower_than_the_leader_by_more_than_2_percent_is_not_crossed(tmp_path: Path) -> None:
-    gpu = PlantedGpu({LEFT: 100.0, RIGHT: 103.0, CROSSED: 95.0})
-    search_landscape(tmp_path, gpu, seeds=[LEFT, RIGHT])
-    assert CROSSED not in searched(gpu)
+def test_changes_that_cost_more_than_10_percent_together_are_not_tried_at_once(tmp_path: Path) -> None:
+    gpu = PlantedGpu({LEFT: 100.0, ONE: 105.0, OTHER: 106.0, BOTH: 95.0})
+    search_landscape(tmp_path, gpu, seeds=[LEFT])
+    assert BOTH not in searched(gpu)
 
 
 def test_another_value_of_one_parameter_is_tried_however_far_it_is(tmp_path: Path) -> None:
@@ -89,46 +89,47 @@ def test_what_lies_around_the_second_fastest_is_measured_when_nothing_around_the
     assert outcome.winner is not None and outcome.winner.variant.configuration == beside
 
 
-def test_at_most_as_many_as_the_trials_are_measured_around_the_fastest(tmp_path: Path) -> None:
-    """Where all are as fast, new crossings never run out."""
+def test_at_most_twice_as_many_as_the_trials_are_measured_around_the_fastest(tmp_path: Path) -> None:
+    """Where all are as fast, new pairs never run out."""
     gpu, watcher = PlantedGpu({}), Watcher()
     outcome = search_landscape(tmp_path, gpu, progress=watcher)
-    around = [total for phase, total in watcher.phases if phase in ("neighbours", "crossings")]
-    assert 0.9 * outcome.trials_done < sum(around) <= outcome.trials_done
+    around = [total for phase, total in watcher.phases if phase in ("neighbours", "pairs")]
+    assert 1.9 * outcome.trials_done < sum(around) <= 2 * outcome.trials_done
     assert len(searched(gpu)) == len(set(searched(gpu)))
 
 
-def test_crossings_that_fail_are_not_tried_again(tmp_path: Path) -> None:
-    gpu = PlantedGpu({LEFT: 100.0, RIGHT: 101.0, CROSSED: 95.0})
-    gpu.status_of = lambda request: Status.WRONG if request.variant.configuration == CROSSED else Status.OK
-    outcome = search_landscape(tmp_path, gpu, seeds=[LEFT, RIGHT])
-    assert searched(gpu).count(CROSSED) == 1
+def test_pairs_that_fail_are_not_tried_again(tmp_path: Path) -> None:
+    gpu = PlantedGpu({LEFT: 100.0, ONE: 101.0, OTHER: 102.0, BOTH: 95.0})
+    gpu.status_of = lambda request: Status.WRONG if request.variant.configuration == BOTH else Status.OK
+    outcome = search_landscape(tmp_path, gpu, seeds=[LEFT])
+    assert searched(gpu).count(BOTH) == 1
     assert outcome.winner is not None and outcome.winner.variant.configuration == LEFT
 
 
-def test_a_search_that_is_interrupted_among_the_crossings_goes_on_with_those_that_lack(tmp_path: Path) -> None:
-    first = PlantedGpu({LEFT: 100.0, RIGHT: 101.0, CROSSED: 95.0})
+def test_a_search_that_is_interrupted_among_the_pairs_goes_on_with_those_that_lack(tmp_path: Path) -> None:
+    first = PlantedGpu({LEFT: 100.0, ONE: 101.0, OTHER: 102.0, BOTH: 95.0})
 
     def stop(request: Request) -> Status:
-        if request.variant.configuration == CROSSED:
+        if request.variant.configuration == BOTH:
             raise KeyboardInterrupt
         return Status.OK
 
     first.status_of = stop
-    assert search_landscape(tmp_path, first, seeds=[LEFT, RIGHT]).interrupted
+    assert search_landscape(tmp_path, first, seeds=[LEFT]).interrupted
     second = PlantedGpu(first.times_us)
-    outcome = search_landscape(tmp_path, second, seeds=[LEFT, RIGHT])
-    assert searched(first)[-1] == CROSSED and CROSSED in searched(second)
+    outcome = search_landscape(tmp_path, second, seeds=[LEFT])
+    assert searched(first)[-1] == BOTH and BOTH in searched(second)
     assert not set(searched(first)[:-1]) & set(searched(second))
-    assert outcome.winner is not None and outcome.winner.variant.configuration == CROSSED
+    assert outcome.winner is not None and outcome.winner.variant.configuration == BOTH
 
 
-def test_what_two_gpus_found_is_crossed_though_one_is_slower(tmp_path: Path) -> None:
+def test_what_each_gpu_found_is_looked_around_and_no_change_is_judged_by_another_gpus_time(tmp_path: Path) -> None:
     search_landscape(tmp_path, PlantedGpu({LEFT: 100.0}), seeds=[LEFT], finalists=0)
-    slow = PlantedGpu({RIGHT: 5000.0, CROSSED: 4900.0}, other_us=9000.0)
+    slow = PlantedGpu({RIGHT: 5000.0, ONE: 5400.0, OTHER: 5400.0, BOTH: 95.0}, other_us=9000.0)
     slow.environment = replace(FakeEvaluator.environment, gpu_uuid="GPU-slow")
     search_landscape(tmp_path, slow, trials=80, seeds=[LEFT, RIGHT])
-    assert CROSSED in searched(slow)[20:]
+    assert {ONE, OTHER, landscape_space().complete({**RIGHT, "order": "row"})} <= set(searched(slow)[20:])
+    assert BOTH not in searched(slow)
 
 
 def test_a_space_of_one_point_has_nothing_around_it(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_a_finished_study_does_not_race_again_and_says_the_same(tmp_path: Path) 
 
 
 def test_new_trials_that_change_the_finalists_race_them_all_together(tmp_path: Path) -> None:
-    search_toy(tmp_path, 5)
+    search_toy(tmp_path, 2)
     gpu = RacedGpu()
     search_toy(tmp_path, 60, gpu)
     assert len(gpu.races) == 2

@@ -11,6 +11,7 @@ import pytest
 from ktune.core.model import Configuration, Effort, Measurement, Problem, Request, Status, Value
 from ktune.core.space import Space
 from ktune.gpu.protocol import Entrant, RaceResult
+from ktune.search.finalists import AROUND_SHARE
 from ktune.search.simplify import MOST_EXTRA, simplify
 from ktune.study.tables import EXTRA_TRIALS
 from tests.fake_gpu import FakeEvaluator
@@ -129,7 +130,7 @@ def test_a_search_simplifies_its_leader_beyond_its_trials_and_exports_the_simple
     with open_toy(tmp_path) as study:
         extra = study.meta[EXTRA_TRIALS]
         short = [m for m in study.measurements() if m.effort is Effort.SEARCH]
-    assert 1 <= len(extra) <= 12 + MOST_EXTRA and len(short) == 12 + len(extra)
+    assert 1 <= len(extra) <= AROUND_SHARE * 12 + MOST_EXTRA and len(short) == 12 + len(extra)
     again = FakeEvaluator()
     assert search_toy(tmp_path, 12, again, space, sampler="random").winner == outcome.winner
     assert again.evaluated == [] and again.races == []
