@@ -78,12 +78,15 @@ class Size:
     default: None for a dimension, which every problem gives. A size with a default is an option: a problem that gives
         it its default is the same one as a problem that leaves it out.
     minimum: the smallest value; 0 for a flag.
+    weight: how much a factor in this dimension counts when `ktune.nn` looks for the nearest shape that was searched;
+        below 1 where it changes little about which configuration is fast. At least 0.
     """
 
     name: str
     help: str
     minimum: int = 1
     default: int | None = None
+    weight: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,7 @@ class ShownProgress:
         print(sentence, file=self._stream, flush=True)
 
     def on_start(self, total: int, resumed: int, elsewhere: int) -> None:
+        self._looks_around = False
         if resumed >= total > 0:
             self.say(f"complete: {resumed} of {total} trials are on record; a larger --trials goes on")
         elif resumed:
@@ -63,7 +64,7 @@ class ShownProgress:
             self.say(f"finalists   {total} variants in full{self._mark}")
         elif phase == "neighbours" and not self._looks_around:
             self._looks_around = True
-            self.say("around      what is near the fastest, beyond the trials")
+            self.say(f"around      what is near the fastest, beyond the trials{self._mark}")
         elif phase == "cross":
             self.say(f"cross       {total} measurements in full: each problem's best on the others")
 

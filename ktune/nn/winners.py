@@ -71,7 +71,8 @@ def candidates(family: Family, gpu: str, problem: Problem, table: Table) -> Iter
     problem = family.completed(problem)
     space = Space(family, [problem])
     given: set[Configuration] = set()
-    for won in _nearest_first(table.get(family.name, {}), gpu, problem):
+    weights = {size.name: size.weight for size in family.sizes}
+    for won in _nearest_first(table.get(family.name, {}), gpu, problem, weights):
         try:
             configuration = space.complete(won.configuration)
         except UsageError:
@@ -88,12 +89,14 @@ def candidates(family: Family, gpu: str, problem: Problem, table: Table) -> Iter
         yield default
 
 
-def _nearest_first(models: Mapping[str, tuple[Recorded, ...]], gpu: str, problem: Problem) -> list[Recorded]:
+def _nearest_first(
+    models: Mapping[str, tuple[Recorded, ...]], gpu: str, problem: Problem, weights: Mapping[str, float]
+) -> list[Recorded]:
     own = models.get(gpu, ())
     known = own or [won for model in sorted(models) for won in models[model]]
     needed = set(problem.by_name) - set(dict(problem.defaults))
     usable = [won for won in known if needed <= set(won.sizes) <= set(problem.by_name)]
-    return sorted(usable, key=lambda won: (differences(won, problem), distance(won.sizes, problem)))
+    return sorted(usable, key=lambda won: (differences(won, problem), distance(won.sizes, problem, weights)))
 
 
 def differences(won: Recorded, problem: Problem) -> int:
@@ -102,7 +105,7 @@ def differences(won: Recorded, problem: Problem) -> int:
     return sum(options) + (won.dtype != problem.dtype)
 
 
-def distance(sizes: Mapping[str, int], problem: Problem) -> float:
-    """Euclidean, between the logarithms of the dimensions; all are at least 1. Options do not count."""
+def distance(sizes: Mapping[str, int], problem: Problem, weights: Mapping[str, float]) -> float:
+    """Euclidean, between the logarithms of the dimensions, each times its weight; options do not count."""
     options = dict(problem.defaults)
-    return math.sqrt(sum(math.log(size / problem[n]) ** 2 for n, size in sizes.items() if n not in options))
+    return math.hypot(*(weights[n] * math.log(size / problem[n]) for n, size in sizes.items() if n not in options))

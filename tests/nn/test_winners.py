@@ -53,7 +53,13 @@ def test_the_nearest_shape_by_logarithms_comes_first() -> None:
     assert blocks(scan(L=4000), TABLE)[0] == 256
     # half way between the logarithms: the one that is first in the table
     assert blocks(scan(L=2048), TABLE)[0] == 64
-    assert distance(dict(SHORT.sizes), SHORT) == 0.0
+    assert distance(dict(SHORT.sizes), SHORT, {"B": 1.0, "L": 1.0, "D": 1.0, "N": 1.0}) == 0.0
+
+
+def test_a_size_of_little_weight_is_near_though_it_differs_much() -> None:
+    near_in_length, near_in_channels = scan(L=8192, D=512), scan(L=512, D=256)
+    table = {"selective_scan": {"H200": (won(near_in_length, block_size=64), won(near_in_channels, block_size=256))}}
+    assert blocks(scan(L=8192, D=300), table)[0] == 256
 
 
 def test_a_winner_that_is_not_valid_at_the_shape_is_passed_over() -> None:
