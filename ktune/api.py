@@ -78,15 +78,12 @@ class Size:
     default: None for a dimension, which every problem gives. A size with a default is an option: a problem that gives
         it its default is the same one as a problem that leaves it out.
     minimum: the smallest value; 0 for a flag.
-    weight: how much a factor in this dimension counts when `ktune.nn` looks for the nearest shape that was searched;
-        below 1 where it changes little about which configuration is fast. At least 0.
     """
 
     name: str
     help: str
     minimum: int = 1
     default: int | None = None
-    weight: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -198,6 +195,8 @@ class Family:
     tolerances: {dtype: tolerance} of problems for which `tolerance` is not right.
     retired: {a parameter that the family had once: whether a configuration with it is what the family now does without
         it}, so that results of then are still read.
+    nearness: quantities above 0 of a problem, by whose ratios `ktune.nn` tells which searched shape is nearest to one
+        that was not; the dimensions if not given.
     """
 
     name: str
@@ -219,6 +218,7 @@ class Family:
     dtypes: tuple[str, ...] = ("float32",)
     tolerances: Mapping[str, Tolerance] = field(default_factory=dict)
     retired: Mapping[str, Callable[[Mapping[str, Value]], bool]] = field(default_factory=dict)
+    nearness: Callable[[Problem], Sequence[float]] | None = None
     api: int = API
 
     def __post_init__(self) -> None:

@@ -191,8 +191,6 @@ def _check_sizes(family: Family) -> None:
             "labels and headers name them in this order"
         )
     for size in family.sizes:
-        if not 0 <= size.weight < math.inf:
-            raise FamilyError(f"weight {size.weight} of {size.name} must be 0 or more; 1 is every size's unless given")
         if size.default is not None and size.default < size.minimum:
             raise FamilyError(f"default {size.default} of {size.name} must be at least {size.minimum}; give `minimum`")
 

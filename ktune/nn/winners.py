@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -71,8 +71,7 @@ def candidates(family: Family, gpu: str, problem: Problem, table: Table) -> Iter
     problem = family.completed(problem)
     space = Space(family, [problem])
     given: set[Configuration] = set()
-    weights = {size.name: size.weight for size in family.sizes}
-    for won in _nearest_first(table.get(family.name, {}), gpu, problem, weights):
+    for won in _nearest_first(family, table.get(family.name, {}), gpu, problem):
         try:
             configuration = space.complete(won.configuration)
         except UsageError:
@@ -90,13 +89,19 @@ def candidates(family: Family, gpu: str, problem: Problem, table: Table) -> Iter
 
 
 def _nearest_first(
-    models: Mapping[str, tuple[Recorded, ...]], gpu: str, problem: Problem, weights: Mapping[str, float]
+    family: Family, models: Mapping[str, tuple[Recorded, ...]], gpu: str, problem: Problem
 ) -> list[Recorded]:
     own = models.get(gpu, ())
     known = own or [won for model in sorted(models) for won in models[model]]
-    needed = set(problem.by_name) - set(dict(problem.defaults))
-    usable = [won for won in known if needed <= set(won.sizes) <= set(problem.by_name)]
-    return sorted(usable, key=lambda won: (differences(won, problem), distance(won.sizes, problem, weights)))
+    far: list[tuple[int, float, Recorded]] = []
+    for won in known:
+        try:
+            its = family.problem_of(won.sizes, won.dtype)
+        except UsageError:
+            # of another version of the family
+            continue
+        far.append((differences(won, problem), distance(family, its, problem), won))
+    return [won for *_, won in sorted(far, key=lambda measured: measured[:2])]
 
 
 def differences(won: Recorded, problem: Problem) -> int:
@@ -105,7 +110,12 @@ def differences(won: Recorded, problem: Problem) -> int:
     return sum(options) + (won.dtype != problem.dtype)
 
 
-def distance(sizes: Mapping[str, int], problem: Problem, weights: Mapping[str, float]) -> float:
-    """Euclidean, between the logarithms of the dimensions, each times its weight; options do not count."""
-    options = dict(problem.defaults)
-    return math.hypot(*(weights[n] * math.log(size / problem[n]) for n, size in sizes.items() if n not in options))
+def distance(family: Family, one: Problem, other: Problem) -> float:
+    """Euclidean, between the logarithms of what the family says of nearness, or else of the dimensions, not options."""
+
+    def quantities(problem: Problem) -> Sequence[float]:
+        if family.nearness is not None:
+            return family.nearness(problem)
+        return [problem[size.name] for size in family.sizes if size.default is None]
+
+    return math.dist(*([math.log(quantity) for quantity in quantities(problem)] for problem in (one, other)))

@@ -82,7 +82,6 @@ def test_a_folder_without_a_family_names_the_command_that_writes_one(tmp_path: P
         ("family = make(rules=(Rule('law', lambda tile: True),))", r"asks for 'tile', neither a parameter nor a size"),
         ("family = make(sizes=(Size('F', '', 0, 0), Size('N', '')))", r"with a default must come after those without"),
         ("family = make(sizes=(Size('N', ''), Size('F', '', default=0)))", r"default 0 of F must be at least 1"),
-        ("family = make(sizes=(Size('N', '', weight=-1.0),))", r"weight -1.0 of N must be 0 or more"),
         ("family = make(sizes=(Size('N', ''), Size('dtype', '')))", r"distinct names other than dtype"),
         ("family = make(dtypes=('bf16',))", r"dtypes of mini must be distinct ones, .*; got bf16"),
         ("family = make(dtypes=())", r"at least one, of .*; got none"),

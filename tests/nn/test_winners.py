@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,13 +55,18 @@ def test_the_nearest_shape_by_logarithms_comes_first() -> None:
     assert blocks(scan(L=4000), TABLE)[0] == 256
     # half way between the logarithms: the one that is first in the table
     assert blocks(scan(L=2048), TABLE)[0] == 64
-    assert distance(dict(SHORT.sizes), SHORT, {"B": 1.0, "L": 1.0, "D": 1.0, "N": 1.0}) == 0.0
+    assert distance(SCAN, SHORT, SHORT) == 0.0
 
 
-def test_a_size_of_little_weight_is_near_though_it_differs_much() -> None:
-    near_in_length, near_in_channels = scan(L=8192, D=512), scan(L=512, D=256)
-    table = {"selective_scan": {"H200": (won(near_in_length, block_size=64), won(near_in_channels, block_size=256))}}
-    assert blocks(scan(L=8192, D=300), table)[0] == 256
+def test_a_family_says_what_makes_shapes_near() -> None:
+    """The scan: as many pairs of batch and channel, rather than the same length, batch or channels."""
+    as_long, as_many = scan(L=8192, D=512), scan(L=512, B=1, D=4096)
+    table = {"selective_scan": {"H200": (won(as_long, block_size=64), won(as_many, block_size=256))}}
+    assert blocks(scan(L=8192), table)[0] == 256
+    plain = replace(SCAN, nearness=None)
+    assert next(candidates(plain, "H200", scan(L=8192), table)).integer("block_size") == 64
+    assert distance(plain, scan(L=8), scan(L=2)) == pytest.approx(math.log(4))
+    assert distance(SCAN, scan(L=8), scan(L=2)) == pytest.approx(math.log(4) / 10)
 
 
 def test_a_winner_that_is_not_valid_at_the_shape_is_passed_over() -> None:
