@@ -63,7 +63,8 @@ def run_several(tasks: Sequence[Task], evaluator: Evaluator, say: Say, as_json: 
     _check_studies(run)
     with ExitStack() as opened:
         interrupted = _search_each(run, opened) or _cross(run)
-        several = summarise(run.loaded, run.searched, run.folder, shlex.join(["ktune", *sys.argv[1:]]))
+        command = shlex.join(["ktune", *sys.argv[1:]])
+        several = summarise(run.loaded, run.searched, run.folder, command, _unfinished(run))
         paths = write_several(several, run.folder) if several.winners else []
         typer.echo(_json_text(run, several, interrupted) if as_json else _text(several, paths))
         if interrupted:
@@ -91,11 +92,13 @@ def check_tasks(tasks: Sequence[Task]) -> None:
         )
 
 
-def summarise(loaded: LoadedFamily, searched: Sequence[Searched], folder: Path, command: str) -> Several:
+def summarise(
+    loaded: LoadedFamily, searched: Sequence[Searched], folder: Path, command: str, unfinished: Sequence[str] = ()
+) -> Several:
     """What the studies say together, as far as they are filled."""
     matrix = read_matrix(searched)
     winners = [winner for one in matrix.columns if (winner := winner_of(one.study, loaded)) is not None]
-    return Several(loaded, matrix, tuple(winners), folder, command)
+    return Several(loaded, matrix, tuple(winners), folder, command, tuple(unfinished))
 
 
 def _check_studies(run: _Run) -> None:
@@ -154,9 +157,14 @@ def _cross(run: _Run) -> bool:
     return False
 
 
-def _done(run: _Run) -> str:
+def _unfinished(run: _Run) -> list[str]:
+    """Problems that the search did not come to, or not to the end of."""
     complete = sum(outcome is None or not outcome.interrupted for outcome in run.outcomes)
-    return f"{complete} of {len(run.tasks)} problems are searched"
+    return [problem_name(task.loaded, task.problem) for task in run.tasks[complete:]]
+
+
+def _done(run: _Run) -> str:
+    return f"{len(run.tasks) - len(_unfinished(run))} of {len(run.tasks)} problems are searched"
 
 
 def _text(several: Several, paths: Sequence[Path]) -> str:

@@ -41,7 +41,7 @@ def open_several(folder: Path) -> Iterator[Several]:
             study = opened.enter_context(Study.open_existing(study_folder, loaded.family))
             narrowing = {parameter: tuple(values) for parameter, values in study.meta.get("narrowing", {}).items()}
             searched.append(Searched(name, study, Space(loaded.family, [study.problem], narrowing)))
-        yield summarise(loaded, searched, folder, found.command)
+        yield summarise(loaded, searched, folder, found.command, found.unfinished)
 
 
 def report_several(folder: Path, output: Path | None, as_json: bool) -> None:

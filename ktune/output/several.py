@@ -23,13 +23,17 @@ NO_WINNER = "no variant is both right and timed"
 
 @dataclass(frozen=True)
 class Several:
-    """The matrix of a family's problems. winners: of the matrix's columns. folder: where the summary lies."""
+    """The matrix of a family's problems. winners: of the matrix's columns. folder: where the summary lies.
+
+    unfinished: what those are called that the search was asked for and that it did not come to, or not to the end of.
+    """
 
     loaded: LoadedFamily
     matrix: Matrix
     winners: tuple[Winner, ...]
     folder: Path
     command: str = ""
+    unfinished: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -79,7 +83,14 @@ def several_lines(several: Several) -> list[str]:
         lines += list(_blocks(several))
         lines += [f"{several.key(row):<4} {row.identity}{_roles(several, row)}" for row in shown_rows(several)]
         lines += compromise_lines(several)
-    return [*lines, *(f"{problem_title(one)}: {NO_WINNER}" for one in matrix.without)]
+    return [*lines, *(f"{problem_title(one)}: {NO_WINNER}" for one in matrix.without), *unfinished_lines(several)]
+
+
+def unfinished_lines(several: Several) -> list[str]:
+    """What an interrupted search has left to do."""
+    if not several.unfinished:
+        return []
+    return [f"not searched to the end: {', '.join(several.unfinished)}; the same command goes on"]
 
 
 def shown_rows(several: Several) -> list[Row]:
@@ -91,15 +102,17 @@ def shown_rows(several: Several) -> list[Row]:
 
 def compromise_lines(several: Several) -> list[str]:
     """What it costs to use one configuration for all problems."""
-    row = several.matrix.compromise
+    row, lacking = several.matrix.compromise, several.matrix.lacking
+    so_far = f"{lacking} cells are not measured yet, the same command goes on" if lacking else ""
     if row is None:
-        return ["best compromise: none; no configuration that was tried serves every problem"]
+        return [f"best compromise: none; {so_far or 'no configuration that was tried serves every problem'}"]
     worst, where = max((cell.loss_percent or 0.0, i) for i, cell in enumerate(row.cells))
     mean = loss_text(mean_loss_percent(row))
-    return [
+    line = (
         f"best compromise {several.key(row)}: {mean} % on average (geometric mean), "
         f"at most {loss_text(worst)} % ({several.names[where]})"
-    ]
+    )
+    return [f"{line}; {so_far}" if so_far else line]
 
 
 def mean_loss_percent(row: Row) -> float | None:

@@ -27,11 +27,15 @@ CSV_NAME, JSON_NAME, HEADER_NAME, HTML_NAME = "winners.csv", "winners.json", "be
 
 
 class SeveralFile(NamedTuple):
-    """What a winners.json names. family: a shipped name, or a folder. studies: {problem's name: its study's folder}."""
+    """What a winners.json names. family: a shipped name, or a folder. studies: {problem's name: its study's folder}.
+
+    unfinished: problems that its search did not come to the end of.
+    """
 
     family: str
     studies: dict[str, Path]
     command: str
+    unfinished: tuple[str, ...] = ()
 
 
 def check_several_files(folder: Path, *, force: bool = False) -> None:
@@ -76,6 +80,7 @@ def several_json(several: Several, folder: Path) -> dict[str, Any]:
         "configurations": [_row_json(several, row) for row in matrix.rows],
         "compromise": None if compromise is None else several.key(compromise),
         "command": several.command,
+        "unfinished": list(several.unfinished),
     }
 
 
@@ -103,7 +108,8 @@ def read_several(folder: Path) -> SeveralFile:
     check_format(data, str(path))
     try:
         studies = {str(one["name"]): Path(os.path.normpath(folder / one["study"])) for one in data["problems"]}
-        return SeveralFile(str(data["family_folder"] or data["family"]), studies, str(data["command"]))
+        unfinished = tuple(str(name) for name in data.get("unfinished", []))
+        return SeveralFile(str(data["family_folder"] or data["family"]), studies, str(data["command"]), unfinished)
     except (KeyError, TypeError) as error:
         raise UsageError(f"{path} lacks or garbles {error}; search again, which answers from the studies") from error
 

@@ -20,6 +20,7 @@ from ktune.output.several import (
     mean_loss_percent,
     problem_title,
     roles,
+    unfinished_lines,
 )
 from ktune.output.style import STYLE
 from ktune.search.matrix import Row, Searched
@@ -34,6 +35,7 @@ def several_page(several: Several, folder: Path) -> str:
     body = [f"<h1>{escape(family.name)}</h1>", paragraph(family.summary, "lead")]
     if not several.measured:
         body.append(paragraph(f"Not a measurement: {several.sources}.", "warning"))
+    body += [paragraph(line, "warning") for line in unfinished_lines(several)]
     body += [f"<h2>{len(matrix.columns) + len(matrix.without)} problems</h2>", _problems(several, folder)]
     body += [
         paragraph(f"{problem_title(one)}: no variant is both right and timed.", "warning") for one in matrix.without
@@ -58,7 +60,7 @@ def several_page(several: Several, folder: Path) -> str:
 
 _LEGEND = (
     "Cold median in us, and per cent over the problem's own winner (*); bold: the best compromise. invalid: a rule of "
-    "the family, or the values that the search was narrowed to, exclude the configuration there."
+    "the family, or the values that the search was narrowed to, exclude the configuration there. -: not measured."
 )
 
 

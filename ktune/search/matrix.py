@@ -78,6 +78,11 @@ class Matrix:
     rows: tuple[Row, ...]
     compromise: Row | None
 
+    @property
+    def lacking(self) -> int:
+        """How many cells are still to be measured."""
+        return sum(cell.measurement is None and not cell.law for row in self.rows for cell in row.cells)
+
 
 def read_matrix(searched: Sequence[Searched]) -> Matrix:
     """The matrix as far as the studies' measurements fill it. Nothing is measured."""

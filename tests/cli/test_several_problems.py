@@ -152,6 +152,48 @@ def test_ctrl_c_anywhere_keeps_everything_and_the_same_command_resumes(shaped: T
     assert all(value != "" for value in losses(summary(shaped)).values())
 
 
+def test_what_an_interrupted_search_leaves_says_what_lacks(shaped: Terminal, toy: Path) -> None:
+    """In the second of three problems: it and the third are unfinished."""
+    command = ("search", toy, *PROBLEMS, *NARROW, "--trials", "4", "--finalists", "1")
+
+    def interrupt(request: Request) -> Status:
+        if request.problem.label == "N1000" and sum(r.problem.label == "N1000" for r in shaped.evaluator.evaluated) > 2:
+            raise KeyboardInterrupt
+        return Status.OK
+
+    shaped.plant(interrupt)
+    out = shaped(*command, code=130)
+    lacks = "not searched to the end: small, N5000; the same command goes on"
+    (folder,) = (shaped.folder / "results").glob("*problems*")
+    assert lacks in out and lacks in (folder / "report.html").read_text()
+    assert json.loads((folder / "winners.json").read_text())["unfinished"] == ["small", "N5000"]
+    assert lacks in shaped("report", folder.name)
+    shaped.evaluator = ShapedGpu()
+    assert "not searched to the end" not in shaped(*command)
+    assert json.loads((folder / "winners.json").read_text())["unfinished"] == []
+
+
+def test_an_interruption_before_all_is_measured_on_all_says_how_much_lacks(shaped: Terminal, toy: Path) -> None:
+    command = ("search", toy, *PROBLEMS, *NARROW, "--trials", "1", "--finalists", "1")
+
+    timed_in_full: set[str] = set()
+
+    def interrupt(request: Request) -> Status:
+        """After the last problem's final comes what its best is on the others."""
+        if request.effort is Effort.FULL:
+            if len(timed_in_full) == 3 and request.problem.label != "N5000":
+                raise KeyboardInterrupt
+            timed_in_full.add(request.problem.label)
+        return Status.OK
+
+    shaped.plant(interrupt)
+    out = shaped(*command, code=130)
+    assert "not searched to the end" not in out
+    assert re.search(r"best compromise .*; \d+ cells are not measured yet, the same command goes on", out)
+    shaped.evaluator = ShapedGpu()
+    assert "not measured yet" not in shaped(*command)
+
+
 def kept(terminal: Terminal) -> set[tuple[str, str, Effort]]:
     """What the studies have on record."""
     from ktune.study.finding import study_folders
