@@ -6,11 +6,12 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import zip_longest
+from itertools import chain, zip_longest
 
-from ktune.core.model import Configuration, Effort, Measurement, Request, Status
+from ktune.core.model import Configuration, Effort, Measurement, Request
 from ktune.core.space import Space
 from ktune.core.variant import make_variant
+from ktune.search.estimator import objective
 from ktune.search.final import Racing, race_finalists, race_once, racing
 from ktune.search.pairs import paired_changes
 from ktune.search.recorder import Recorder
@@ -112,9 +113,9 @@ class Finalists:
         while left > 0 and (centres := self._centres(point, looked)):
             looked.update(centres)
             leader = self._ranked()[0].variant
-            around = [near for centre in centres for near in self._space.variations(centre)]
-            left -= self._measure_new(around, left, "neighbours")
-            pairs = [pair for centre in centres for pair in self._pairs(centre)]
+            around = {centre: self._space.variations(centre) for centre in centres}
+            left -= self._measure_new(list(chain(*around.values())), left, "neighbours")
+            pairs = [pair for centre, variations in around.items() for pair in self._pairs(centre, variations)]
             left -= self._measure_new(pairs, int(PAIRS_SHARE * left), "pairs")
             if self._ranked()[0].variant != leader:
                 point = self._simplified()
@@ -128,16 +129,15 @@ class Finalists:
         first = [centre for centre in (*leaders, point) if centre not in looked] if leaders else []
         return first or [centre for centre in fastest if centre not in looked][:1]
 
-    def _pairs(self, centre: Configuration) -> list[Configuration]:
-        """Two changes of a centre at once that may be near the leader; a culled variation counts by its bound."""
+    def _pairs(self, centre: Configuration, variations: Sequence[Configuration]) -> list[Configuration]:
+        """Two changes of a centre at once that may cost little, by what its variations took on the same GPU."""
         known = self._known()
         own = known.get(centre)
-        own_us = shown_us(own)
-        if own is None or own_us == math.inf:
+        own_us = None if own is None else objective(own)
+        if own is None or own_us is None:
             return []
-        variations = [known[near] for near in self._space.variations(centre) if near in known]
-        here = [m for m in variations if m.gpu_uuid == own.gpu_uuid]
-        slowdowns = {m.variant.configuration: shown_us(m) / own_us for m in here}
+        here = [known[near] for near in variations if near in known and known[near].gpu_uuid == own.gpu_uuid]
+        slowdowns = {m.variant.configuration: us / own_us for m in here if (us := objective(m)) is not None}
         return paired_changes(centre, slowdowns, self._space, NEAR)
 
     def _measure_new(self, points: Sequence[Configuration], most: int, phase: str) -> int:
@@ -218,13 +218,6 @@ class Finalists:
         for m in final.measurements:
             self._recorder.tell(m, "finalists", len(chosen), len(chosen), 0.0)
         return True
-
-
-def shown_us(m: Measurement | None) -> float:
-    """The time of a variant that may win, the bound of a culled one; infinite for any other."""
-    if m is None:
-        return math.inf
-    return eligible_time_us(m) or (m.bound_us if m.status is Status.CULLED and m.bound_us else math.inf)
 
 
 def choose_finalists(
