@@ -19,16 +19,13 @@ that of fp32. Outputs are poisoned before each run. Checks, all of them if none 
               stays finite: right. Elsewhere: the same kind of value, NaN, Inf or -Inf
     far       x of more than 2^31 elements, the problem `beyond`, or L=262,144 and D=1,056 for chunks, whose rules want
               few pairs: right, the last batch and the last steps by themselves too
-    small     every kind of option once at a tiny size: right. For memcheck, which needs each allocation by itself:
+    small     every kind of option once at a tiny size: right. For memcheck, which needs each allocation by itself, and
+              for racecheck:
 
         PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 \\
             python benchmarks/scan_stress.py small
-
-    joint     the same with `barriers=joint` where there are helper warps. For racecheck, which reports split barriers
-              in a loop whether they race or not (split_barriers.cu); the accesses that they order are the same:
-
         PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool racecheck --error-exitcode 9 \\
-            python benchmarks/scan_stress.py joint
+            python benchmarks/scan_stress.py small
 
 A line per run; "told" marks a difference that the family's README states. Exits with 1 if a line is wrong.
 tests/kernel_variants runs the quick ones.
@@ -59,7 +56,6 @@ PAIRS_OF_32: dict[str, Value] = {"block_size": 128, "threads_per_pair": 4}
 PAIRS_OF_16_BY_4: dict[str, Value] = {"block_size": 64, "threads_per_pair": 4}
 PAIRS_OF_16_BY_8: dict[str, Value] = {"block_size": 128, "threads_per_pair": 8}
 PIPED: dict[str, Value] = {"algorithm": "piped", "tile_l": 32, "stages": 3, "exp": "ex2"}
-JOINT: dict[str, Value] = {"barriers": "joint"}
 CHUNKED: dict[str, Value] = {"algorithm": "chunked", "tile_l": 16, "chunks": 4, "exp": "ex2", **PAIRS_OF_32}
 STAGED: dict[str, Value] = {"algorithm": "staged", "stages": 3, "register_prefetch": True, "vector_width": 4}
 SUBJECTS: dict[str, dict[str, Value]] = {
@@ -67,12 +63,12 @@ SUBJECTS: dict[str, dict[str, Value]] = {
     "staged": {**STAGED, "exp": "ex2", "reduction": "transposed", **PAIRS_OF_32},
     "piped lanes": {**PIPED, **PAIRS_OF_32, "reduction": "shared", "copies": "lanes"},
     "piped bulk": {**PIPED, **PAIRS_OF_32, "reduction": "shared", "copies": "bulk"},
-    "piped lanes 16x4": {**PIPED, **JOINT, **PAIRS_OF_16_BY_4, "reduction": "transposed", "copies": "lanes"},
-    "piped bulk 16x4": {**PIPED, **JOINT, **PAIRS_OF_16_BY_4, "reduction": "shared", "copies": "bulk"},
+    "piped lanes 16x4": {**PIPED, **PAIRS_OF_16_BY_4, "reduction": "transposed", "copies": "lanes"},
+    "piped bulk 16x4": {**PIPED, **PAIRS_OF_16_BY_4, "reduction": "shared", "copies": "bulk"},
     "piped lanes 16x8": {**PIPED, **PAIRS_OF_16_BY_8, "reduction": "shared", "copies": "lanes"},
     "piped bulk 16x8": {**PIPED, **PAIRS_OF_16_BY_8, "reduction": "transposed", "copies": "bulk"},
     "chunked lanes": {**CHUNKED, "reduction": "transposed", "copies": "lanes"},
-    "chunked bulk": {**CHUNKED, **JOINT, "reduction": "shared", "copies": "bulk"},
+    "chunked bulk": {**CHUNKED, "reduction": "shared", "copies": "bulk"},
     "blockscan": {"algorithm": "blockscan", "vector_width": 4, "exp": "ex2"},
 }
 FAR_SUBJECTS = ("direct", "staged", "piped lanes", "piped bulk", "chunked lanes", "chunked bulk", "blockscan")
@@ -130,14 +126,6 @@ def result(run: Run, problem: Problem, given: Tensors) -> Tensors:
     found = outputs(FAMILY, problem, given["x"].device)
     run(given, found)
     return found
-
-
-def with_joint_barriers(subject: Subject) -> Subject:
-    """The same where no helper warps are."""
-    if "barriers" not in subject.configuration:
-        return subject
-    joint = Space(FAMILY, [subject.problem]).complete({**dict(subject.configuration), **JOINT})
-    return Subject(subject.name, joint, subject.problem)
 
 
 def launches_within(problem: Problem, launches: int) -> int:
@@ -280,7 +268,7 @@ def small(run: Run, problem: Problem, given: Tensors) -> tuple[bool, str]:
     return judged(found, truth_of(problem, "cpu"), problem)
 
 
-CHECKS = ("repeat", "options", "continued", "lengths", "special", "far", "small", "joint")
+CHECKS = ("repeat", "options", "continued", "lengths", "special", "far", "small")
 
 
 def with_options(sizes: Mapping[str, int], *options: Mapping[str, int], batch: int = 2) -> tuple[Problem, ...]:
@@ -301,7 +289,7 @@ def problems_of(check: str) -> tuple[Problem, ...]:
         return (FAMILY.problem_of(STRESS),)
     if check == "far":
         return (LOADED.named_problems["beyond"], FAMILY.problem_of(FAR_CHUNKED))
-    if check in ("small", "joint"):
+    if check == "small":
         return (FAMILY.problem_of({"B": 1, "D": TAIL, **SMALL}), *with_options(SMALL, ALL, batch=1))
     # of the lengths: one for which every configuration is valid
     return (FAMILY.problem(B=2, L=LENGTH, D=WHOLE, N=N),)
@@ -319,8 +307,6 @@ def subjects_of(check: str, part: str) -> list[Subject]:
         # each in the first of the problems for which it is valid
         first = {subject.name: subject for subject in reversed(found) if subject.name in FAR_SUBJECTS}
         found = [subject for subject in found if first.get(subject.name) == subject]
-    if check == "joint":
-        found = [with_joint_barriers(subject) for subject in found]
     return [subject for subject in found if part in subject.name]
 
 
@@ -359,7 +345,6 @@ def judge(check: str, subject: Subject, run: Run, launches: int, device: str) ->
         "continued": lambda: continued(run, problem, given, truth_of(problem, device)),
         "far": lambda: far(run, problem, given, truth_of(problem, device)),
         "small": lambda: small(run, problem, given),
-        "joint": lambda: small(run, problem, given),
     }
     right, detail = judges.get(check, lambda: once(run, problem, given, truth_of(problem, device)))()
     yield Line(check, subject.name, problem.label, right, detail)

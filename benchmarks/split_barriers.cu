@@ -1,4 +1,4 @@
-// What racecheck says of split barriers: a textbook producer and consumer, in the two ways that the piped scan has.
+// What racecheck says of split barriers: a textbook producer and consumer in two ways, of which the piped scan has `joint`.
 //
 //   nvcc -arch=sm_90a -O2 -o split_barriers benchmarks/split_barriers.cu
 //   compute-sanitizer --tool racecheck ./split_barriers split|joint|none

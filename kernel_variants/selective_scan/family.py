@@ -111,8 +111,12 @@ family = Family(
     checks=checks,
     cost=cost,
     constants=constants,
-    # A pair's threads were once lanes of one warp or of several by choice, whatever the reduction.
-    retired={"lanes": lambda values: (values["lanes"] == "channels") == (values.get("reduction") == "shared")},
+    retired={
+        # A pair's threads were once lanes of one warp or of several by choice, whatever the reduction.
+        "lanes": lambda values: (values["lanes"] == "channels") == (values.get("reduction") == "shared"),
+        # The half of a block that only tells could once go on without waiting.
+        "barriers": lambda values: values["barriers"] == "joint",
+    },
     tolerance=Tolerance(
         1e-4,
         1e-4,
@@ -134,12 +138,11 @@ family = Family(
         "tile_l": (32, 64),
         "stages": (2, 3, 4),
         "helpers": (2, 4),
-        "barriers": ("split", "joint"),
         "copies": ("lanes", "bulk"),
         "exp_ahead": (1, 2),
-        "row_ahead": (4,),
+        "row_ahead": (2, 4),
         "min_blocks": (1,),
-        "unroll": (8, 16),
+        "unroll": (2, 16),
         "vector_width": (4,),
         "exp": ("ex2",),
         "static_d": (True,),

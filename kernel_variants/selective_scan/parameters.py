@@ -74,15 +74,6 @@ PARAMETERS = (
     ),
     Parameter("helpers", (1, 2, 4), 4, "helper warps, which copy, sum and store", when=PIPED),
     Parameter(
-        "barriers",
-        ("split", "joint"),
-        "split",
-        "at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both "
-        "halves wait",
-        when=PIPED,
-        label="bar",
-    ),
-    Parameter(
         "copies",
         ("lanes", "bulk"),
         "lanes",

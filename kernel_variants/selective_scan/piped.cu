@@ -3,8 +3,8 @@
 // Helper warps copy tiles of time into a ring of stages (piped_copies.cuh), widen elements, add the bias and take
 // softplus, sum the compute warps' parts of y, gate it and store it; compute warps touch shared memory alone and never
 // wait for it: inputs are loaded, and exponentials taken, `exp_ahead` steps before the recurrence needs them, also across
-// the end of a tile. Two named barriers a tile order everything: `kDone`, a tile was computed (its stage and its sums
-// may be taken), and `kReady`, a tile has been prepared and the room for its sums is free.
+// the end of a tile. The halves meet twice a tile, which orders everything: when the next tile has been prepared and the
+// room for its sums is free, and when this tile was computed, so that its stage and its sums may be taken.
 // Layout: x, delta, z, y [batch, length, channels]; b, c [batch, length, groups, N]; a [channels, N]; skip, bias
 // [channels]; states [batch, channels, N]. A block's channels are of one group.
 #include "chunks.cuh"
@@ -131,13 +131,12 @@ struct Compute {
   template <bool kLast>
   __device__ __forceinline__ void run_body(Pipeline& pipeline, CarriedStates& states,
                                            const Rows<kPairsPerBlock>& inputs, const Rows<kN>& rows, float* to,
-                                           Element* y, int left, int next_ready, Reducer& reducer,
-                                           const Place& place) const {
+                                           Element* y, int left, Reducer& reducer, const Place& place) const {
     float partial[kSteps];
     float grouped[kGroup];
 #pragma unroll
     for (int step = 0; step < kBody; ++step) {
-      if (kLast && step == kBody - kInputAhead) meet(next_ready);
+      if (kLast && step == kBody - kInputAhead) meet();
       if (step % kSteps == 0) pipeline.load_inputs(step + kInputAhead, inputs.at(step + kInputAhead));
       pipeline.load_row(step + kRowAhead, rows.at(step + kRowAhead));
       pipeline.take_exponentials(step + kAhead, states);
@@ -169,7 +168,7 @@ struct Compute {
     Pipeline pipeline;
     Reducer reducer{nullptr};
     int left = length;
-    meet(kReady);
+    meet();  // the first tile is ready
     fill(pipeline, states);
     int slot = 0;
     for (int tile = 0; tile < tiles; ++tile) {
@@ -180,7 +179,7 @@ struct Compute {
 #pragma unroll 1
       for (int body = 0; body < kTileL / kBody - 1; ++body) {
         run_body<false>(pipeline, states, {inputs, inputs + kBody * kPairsPerBlock}, {rows, rows + kBody * kN}, to, y,
-                        left, 0, reducer, place);
+                        left, reducer, place);
         inputs += kBody * kPairsPerBlock;
         rows += kBody * kN;
         to += kBody * 32;
@@ -188,11 +187,10 @@ struct Compute {
         left -= kBody;
       }
       run_body<true>(pipeline, states, {inputs, columns + next_slot * kStageFloats},
-                     {rows, states_of + next_slot * kStageFloats}, to, y, left, kReady + (tile + 1) % 2, reducer,
-                     place);
+                     {rows, states_of + next_slot * kStageFloats}, to, y, left, reducer, place);
       y += kBody * channels;
       left -= kBody;
-      arrive(kDone + tile % 2);
+      meet();  // the tile was computed
       slot = next_slot;
     }
   }

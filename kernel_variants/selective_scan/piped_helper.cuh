@@ -110,13 +110,13 @@ struct Helper {
     for (int tile = 0; tile < kStages; ++tile) copies.start(tile, tile, tiles, length - tile * kTileL);
     copies.wait_for_next<kStages - 1>(0, tiles);
     prepare(0, length, bias);
-    arrive(kReady);
+    meet();  // the first tile is ready
     copies.wait_for_next<kStages - 2>(1, tiles);
     prepare(1, length - kTileL, bias);
-    arrive(kReady + 1);
+    meet();  // the second tile is ready
     int slot = 0;
     for (int tile = 0; tile < tiles; ++tile) {
-      meet(kDone + tile % 2);
+      meet();  // the tile was computed
       const long long t = static_cast<long long>(tile) * kTileL;
       const int rows = length - tile * kTileL;
       if constexpr (kHelpersSum) {
@@ -127,7 +127,7 @@ struct Helper {
       copies.start(slot, tile + kStages, tiles, rows - kStages * kTileL);
       copies.wait_for_next<kStages - 2>(tile + 2, tiles);
       prepare((slot + 2) % kStages, rows - 2 * kTileL, bias);
-      if (tile + 2 <= tiles) arrive(kReady + tile % 2);
+      if (tile + 2 <= tiles) meet();  // the tile after the next is ready
       slot = slot + 1 == kStages ? 0 : slot + 1;
     }
   }

@@ -56,26 +56,8 @@ static_assert(config::kCopies != config::Copies::bulk || kHelperRows * kN * size
               "a box begins at a multiple of 128 bytes");
 static_assert(kStages >= 2, "a tile lands while another is computed");
 
-// Two of each, for even and odd tiles. Both halves of the block come to them in the same order: kReady of the first and
-// second tile, kDone of the first, kReady of the third, kDone of the second, and so on. So the half that only tells may
-// as well wait (joint), at one barrier for all: between what it tells and what it waits for next it touches no shared
-// memory of the other half's, hence either way the same accesses are ordered.
-enum Barrier : int { kReady = 1, kDone = 3 };
-constexpr bool kJoint = config::kBarriers == config::Barriers::joint;
-
-__device__ __forceinline__ void meet(int barrier) {
-  if constexpr (kJoint) {
-    asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory");
-  } else {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
-  }
-}
-__device__ __forceinline__ void arrive(int barrier) {
-  if constexpr (kJoint) {
-    meet(barrier);
-  } else {
-    asm volatile("bar.arrive %0, %1;" ::"r"(barrier), "n"(kThreads) : "memory");
-  }
-}
+// Where the two halves of the block wait for each other. Both come here for the same reasons in the same order: the first
+// and the second tile are ready, the first was computed, the third is ready, the second was computed, and so on.
+__device__ __forceinline__ void meet() { asm volatile("bar.sync 1, %0;" ::"n"(kThreads) : "memory"); }
 
 }  // namespace scan

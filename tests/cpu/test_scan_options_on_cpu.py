@@ -20,7 +20,6 @@ ALL = {**BLOCK, "initial": 1, "skip": 0, "G": 2}
 DIRECT = {"algorithm": "direct", "block_size": 64, "threads_per_pair": 8, "unroll": 1}
 STAGED = {"algorithm": "staged", "block_size": 64, "threads_per_pair": 4, "tile_l": 8, "unroll": 1, "exp": "ex2"}
 PIPED = {"algorithm": "piped", "block_size": 64, "threads_per_pair": 2, "tile_l": 16, "unroll": 2, "exp": "ex2"}
-JOINT = {"barriers": "joint"}
 PLAIN = (Check.PLAIN,)
 
 # (configuration, N, options, dtype, checks)
@@ -34,8 +33,7 @@ CASES = [
     ({**PIPED, "reduction": "shared", "helpers": 1, "stages": 3}, 16, ALL, "bfloat16", PLAIN),
     ({**PIPED, "reduction": "shared", "helpers": 2, "copies": "bulk"}, 16, ALL, "float32", PLAIN),
     ({**PIPED, "reduction": "transposed", "helpers": 4, "row_ahead": 1}, 32, BLOCK, "bfloat16", PLAIN),
-    ({**PIPED, **JOINT, "reduction": "shared", "helpers": 2}, 16, ALL, "float32", tuple(Check)),
-    ({**PIPED, **JOINT, "reduction": "transposed", "stages": 3}, 16, BLOCK, "bfloat16", tuple(Check)),
+    ({**PIPED, "reduction": "transposed", "stages": 3}, 16, BLOCK, "bfloat16", tuple(Check)),
     ({**PIPED, "reduction": "transposed", "helpers": 1}, 256, {"gate": 1, "initial": 1}, "float32", PLAIN),
 ]
 
@@ -55,7 +53,7 @@ def chosen(given: dict[str, object], problem: Problem) -> Configuration:
 
 def name_of(case: tuple[dict[str, object], int, dict[str, int], str, tuple[Check, ...]]) -> str:
     given, states, options, dtype, _ = case
-    kind = "-".join(str(given[name]) for name in ("algorithm", "reduction", "barriers") if name in given)
+    kind = "-".join(str(given[name]) for name in ("algorithm", "reduction") if name in given)
     return f"{kind}-N{states}-{'-'.join(options)}-{dtype}"
 
 

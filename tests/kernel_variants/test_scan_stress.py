@@ -18,7 +18,7 @@ from stress import Line, Run, Subject, Tensors, changed_kinds, kinds, outputs
 
 NO_GPU = reason_no_gpu()
 LAUNCHES = 20
-QUICK = ("options", "continued", "lengths", "special", "small", "joint")
+QUICK = ("options", "continued", "lengths", "special", "small")
 FAR_AWAY = stress.FAMILY.problem(B=8, L=70, D=16, N=4)
 
 Change = Callable[[Tensors, Tensors], None]
@@ -150,7 +150,7 @@ def test_channels_with_the_rows_of_another_group_are_found() -> None:
     assert wrong(lines("options", first_group))
 
 
-@pytest.mark.parametrize("check", ["options", "continued", "special", "small", "joint"])
+@pytest.mark.parametrize("check", ["options", "continued", "special", "small"])
 def test_a_final_state_that_is_not_written_is_found(check: str, monkeypatch: pytest.MonkeyPatch) -> None:
     only("C_t", monkeypatch)
 
@@ -391,13 +391,6 @@ def test_every_option_is_asked_for_in_both_dtypes() -> None:
 def test_a_sanitizer_sees_few_launches() -> None:
     found = stress.subjects_of("small", "")
     assert sum(len(stress.FAMILY.plan(s.configuration, s.problem).launches) for s in found) <= 40
-
-
-def test_racecheck_sees_the_same_with_joint_barriers_alone() -> None:
-    joint, small = stress.subjects_of("joint", ""), stress.subjects_of("small", "")
-    assert [(s.name, s.problem) for s in joint] == [(s.name, s.problem) for s in small]
-    assert {s.configuration.get("barriers") for s in small} == {"split", "joint", None}
-    assert {s.configuration.get("barriers") for s in joint} == {"joint", None}
 
 
 def test_lengths_are_of_one_binary() -> None:

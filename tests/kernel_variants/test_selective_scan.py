@@ -10,6 +10,7 @@ import torch
 
 from ktune.api import TensorMap
 from ktune.build.source import variant_source
+from ktune.core.errors import UsageError
 from ktune.core.identity import configuration_id
 from ktune.core.loading import load_family
 from ktune.core.model import Configuration
@@ -206,6 +207,25 @@ def test_the_core_is_small_enough_to_be_recorded_completely():
     assert 600 <= len(core) <= 2000
     assert {point["algorithm"] for point in core} == {"staged", "piped"}
     assert len({make_variant(FAMILY, point, RECORD) for point in core}) == len(core)
+
+
+@pytest.mark.parametrize(
+    ("retired", "kept"),
+    [
+        ({"barriers": "joint"}, True),
+        ({"barriers": "split"}, False),
+        ({"lanes": "channels"}, True),
+        ({"lanes": "states"}, False),
+    ],
+)
+def test_an_older_configuration_is_read_where_it_means_what_the_kernel_does_now(retired, kept):
+    space = Space(FAMILY, [RECORD])
+    now = PIPED | {"block_size": 128, "tile_l": 64}
+    if kept:
+        assert space.complete(now | retired) == space.complete(now)
+    else:
+        with pytest.raises(UsageError, match=f"no parameter '{next(iter(retired))}'"):
+            space.complete(now | retired)
 
 
 @pytest.mark.parametrize("algorithm", ["piped", "chunked"])
