@@ -4,341 +4,343 @@
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L512-D1536-N16
- * configuration:       piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         31bfc4de53dd4f1a48268540f17aa34effbc226d39c12fcdb10481bb342f163e
- * source digest:       111bad60c8f65ac838d1e16687751f78724aaaaa854173e3c5bdc8a21eee9cd8
- * time, L2 cold:       median 14.72 us, 95 % interval [14.59, 14.78] us, 80 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 11.33 us, 95 % interval [11.24, 11.42] us, 80 samples (event pair behind a delay, 20 launches, empty pair 2.9 us)
+ * code digest:         aa29189742deaa042af20ed111bec213c561a6e319cbf31232085af861525476
+ * source digest:       a78887709cef8c13e5a7863672fe53361ad1695f83ec60217b86a43ee23ae6a3
+ * time, L2 cold:       median 14.3 us, 95 % interval [14.2, 14.5] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 10.912 us, 95 % interval [10.906, 10.923] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us)
  * error:               0.03 of the tolerance, max |error| 8.77e-06
- * noise floor:         0.87 %
- * tied:                piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
- * against the default: 2.1x faster than the default (30.98 us)
- * measured at:         2026-11-30T19:30:27.457897+00:00
+ * noise floor:         0.76 %
+ * tied:                piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
+ * against the default: 2.75x faster than the default (39.4 us)
+ * measured at:         2026-11-30T21:36:14.833+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L512-D2048-N16
- * configuration:       piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         74b0e5ac4bdb173c0209a81d8acbc8f95753158e3a944e7fcd2fa2d45669b8e5
- * source digest:       7f481e136b410e284f3fce83d2fd4a41bddfbf903137e96f5fe9eb3051873331
- * time, L2 cold:       median 14.7 us, 95 % interval [14.5, 14.8] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 11.321 us, 95 % interval [11.312, 11.326] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us)
+ * code digest:         e3c06d857d007ed0ba1b8663ae7b5f7df501077c44468b22a4756d98e3595d84
+ * source digest:       bb91d99c825d7a958f2024b8905c8b58fe22e53d6493f252b20ea2b5d6855d05
+ * time, L2 cold:       median 15.0 us, 95 % interval [14.9, 15.1] us, 90 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 3.0 us)
+ * time, L2 hot:        median 11.47 us, 95 % interval [11.45, 11.48] us, 90 samples (event pair behind a delay, 20 launches, empty pair 2.9 us and event pair behind a delay, 20 launches, empty pair 3.0 us)
  * error:               0.0256 of the tolerance, max |error| 1.23e-05
- * noise floor:         1.7 %
- * tied:                piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
- * against the default: 2.16x faster than the default (31.60 us)
- * warning:             the noise floor is 1.7 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart
- * measured at:         2026-11-30T19:34:44.043+00:00
+ * noise floor:         0.32 %
+ * tied:                piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
+ * against the default: 2.07x faster than the default (30.92 us)
+ * measured at:         2026-11-30T21:33:56.026112+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L512-D3072-N16
- * configuration:       piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         89b26c5fb7f7363fa8c7168f315c92f810027cf5769c46b2d9ccf5c3e9609698
- * source digest:       707815779237f62cf02bfd9d984bc970817980bb8bd30014634be9e60e3e1e74
- * time, L2 cold:       median 19.2 us, 95 % interval [19.0, 19.4] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 15.754 us, 95 % interval [15.749, 15.762] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us)
+ * code digest:         e4f64f425bec1a0a40c879317f959e025baab836ab8949810ab07e8ef523ff9a
+ * source digest:       3b50d41c5d6733baf112888935563f5c11adbe3e8f59f1d765b1a87c964a8cbf
+ * time, L2 cold:       median 19.1 us, 95 % interval [18.8, 19.1] us, 40 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 15.586 us, 95 % interval [15.581, 15.592] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us)
  * error:               0.0345 of the tolerance, max |error| 1.06e-05
- * noise floor:         0.66 %
- * tied:                piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
- * against the default: 1.65x faster than the default (31.62 us)
- * measured at:         2026-11-30T19:34:50.337+00:00
+ * noise floor:         1.4 %
+ * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_4.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
+ * against the default: 2.11x faster than the default (40.18 us)
+ * warning:             the noise floor is 1.4 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart
+ * measured at:         2026-11-30T21:36:36.038+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L512-D4096-N16
- * configuration:       piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         d694a3ea8c95322da4860e663cb6f6c2eec0de05fa7c788d27878ed6f4cf9d61
- * source digest:       788d8c3592287bca69e8b85a7f2a13b42d1d14f72d807f0b40a324cc9a5559e2
- * time, L2 cold:       median 19.8 us, 95 % interval [19.7, 20.0] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 16.403 us, 95 % interval [16.397, 16.414] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us)
+ * code digest:         73bdcefa14c1df2a48a5daec553ac202cb1a43274ec748693eb3c175bcdd6d06
+ * source digest:       a562660173cc109892afe7a1115dec19dd288e2a6731ac7f50eecd17d07066d6
+ * time, L2 cold:       median 19.5 us, 95 % interval [19.3, 19.6] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 16.06 us, 95 % interval [16.01, 16.12] us, 60 samples (event pair behind a delay, 20 launches, empty pair 2.9 us)
  * error:               0.0257 of the tolerance, max |error| 9.08e-06
- * noise floor:         0.48 %
- * tied:                piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
- * against the default: 1.61x faster than the default (31.95 us)
- * measured at:         2026-11-30T19:34:54.903+00:00
+ * noise floor:         1.1 %
+ * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_4.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
+ * against the default: 1.6x faster than the default (31.26 us)
+ * warning:             the noise floor is 1.1 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart
+ * measured at:         2026-11-30T21:35:08.181797+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L512-D5120-N16
- * configuration:       piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_0.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         3db4e069fbc1998b473bd588fd447ebc1bdc7d6b16e2baf0dbd55a63e7bebb39
- * source digest:       b385d9d4f257cd31fe748ddfa54ba4fb532f63c7b6938de1500c0d8edbf84a15
- * time, L2 cold:       median 28.24 us, 95 % interval [28.16, 28.32] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 24.77 us, 95 % interval [24.77, 24.80] us, 30 samples (event pair behind a delay, 15 launches, empty pair 2.9 us)
+ * code digest:         e1aaf7c6b9611d06931736e493da6e0d39cc4d4dc5655369fd4bf998412998ab
+ * source digest:       eda8fdef997b847a0256d1a38664043e7a48bcfd99b2d8b5152414e149aa3c44
+ * time, L2 cold:       median 28.6 us, 95 % interval [28.5, 28.8] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 25.3 us, 95 % interval [25.2, 25.4] us, 60 samples (event pair behind a delay, 14 launches, empty pair 2.9 us and event pair behind a delay, 15 launches, empty pair 2.9 us)
  * error:               0.0338 of the tolerance, max |error| 1.37e-05
- * noise floor:         0.72 %
- * tied:                none
- * against the default: 1.14x faster than the default (32.2 us)
- * measured at:         2026-11-30T19:35:00.693+00:00
+ * noise floor:         1.1 %
+ * tied:                piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_2.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
+ * against the default: 1.42x faster than the default (40.58 us)
+ * warning:             the noise floor is 1.1 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart
+ * measured at:         2026-11-30T21:35:47.312788+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L2048-D1536-N16
- * configuration:       piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         3ec867e3de8cd6234d19d14be514381e1d5e020dc62f28f47f8accdfb0269dba
- * source digest:       7d8ce2363dfa3c1c2a28652b80b7c6b113149b8d48f5a3e4078166ba48780028
- * time, L2 cold:       median 38.29 us, 95 % interval [38.18, 38.37] us, 65 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 34.9 us, 95 % interval [34.8, 35.1] us, 65 samples (event pair behind a delay, 11 launches, empty pair 2.9 us)
+ * code digest:         6b3b1f440c89769801d1772b66a51f9f798a19c38f14999dff4350fc3bc351f8
+ * source digest:       f1037a1b2e466da8e07cc77bfa71e7ee727fc03a2b0fc7dcdf3abfeb0fb56f7c
+ * time, L2 cold:       median 38.5 us, 95 % interval [38.3, 38.6] us, 40 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 35.23 us, 95 % interval [35.22, 35.25] us, 30 samples (event pair behind a delay, 11 launches, empty pair 2.9 us)
  * error:               0.0306 of the tolerance, max |error| 1.07e-05
- * noise floor:         0.38 %
- * tied:                piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
- * against the default: 2.72x faster than the default (104.2 us)
- * measured at:         2026-11-30T19:30:43.715016+00:00
+ * noise floor:         0.25 %
+ * tied:                piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
+ * against the default: 3.6x faster than the default (138.6 us)
+ * measured at:         2026-11-30T21:36:16.038+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L2048-D2048-N16
- * configuration:       piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         5d74f6de114a2167468d5b40a09a714268556ad3bff2b44c8f14852cc9795195
- * source digest:       fdca6f7772f631e1d601f5c24366434ff11733526b85d330baffa53f4c4ff379
- * time, L2 cold:       median 38.5 us, 95 % interval [38.4, 38.7] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 2.8 us)
- * time, L2 hot:        median 36.2 us, 95 % interval [36.0, 36.3] us, 70 samples (event pair behind a delay, 11 launches, empty pair 2.9 us and event pair behind a delay, 11 launches, empty pair 2.8 us)
+ * code digest:         bc93629bca015a4efcca7f029f6a3af011627fb4ea120814f7d9f37cb8405872
+ * source digest:       528b8f7ffff193a321402e04386d371006335fc4df9921184833d6abb9532078
+ * time, L2 cold:       median 38.9 us, 95 % interval [38.8, 39.0] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 36.59 us, 95 % interval [36.50, 36.69] us, 30 samples (event pair behind a delay, 11 launches, empty pair 2.9 us)
  * error:               0.0435 of the tolerance, max |error| 1.67e-05
- * noise floor:         0.62 %
- * tied:                piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
- * against the default: 2.76x faster than the default (106.55 us)
- * measured at:         2026-11-30T19:31:55.847085+00:00
+ * noise floor:         0.83 %
+ * tied:                piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
+ * against the default: 2.67x faster than the default (103.7 us)
+ * measured at:         2026-11-30T21:36:32.330+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L2048-D3072-N16
- * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         16f63ab672d0f360b23403947b8eb1b696036ba494dc85ad1353c2f96bdfe169
- * source digest:       4d482651f947545a6ab3c7c2c16c40d63749d1da92a499757d3138d8e651c559
- * time, L2 cold:       median 56.1 us, 95 % interval [55.8, 56.3] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 53.95 us, 95 % interval [53.89, 53.98] us, 30 samples (event pair behind a delay, 8 launches, empty pair 2.9 us)
+ * code digest:         fa78fe03f5d931fa8e3837d97ff09d7b71f0b9dac657995aad5a2653d4c4c4d6
+ * source digest:       b027b2e57e57e0ccc480b353e23850ed7cebc7f05cab1593e63bf35f8610625f
+ * time, L2 cold:       median 55.1 us, 95 % interval [55.0, 55.2] us, 175 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 53.6 us, 95 % interval [53.5, 53.7] us, 175 samples (event pair behind a delay, 8 launches, empty pair 2.9 us)
  * error:               0.035 of the tolerance, max |error| 1.33e-05
- * noise floor:         0.43 %
- * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
- * against the default: 1.88x faster than the default (105.76 us)
- * measured at:         2026-11-30T19:34:51.389+00:00
+ * noise floor:         0.58 %
+ * tied:                none
+ * against the default: 2.55x faster than the default (140.50 us)
+ * measured at:         2026-11-30T21:34:47.292109+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L2048-D4096-N16
- * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         8d79b0d61d9f23bdd0a440113e129b88d3f122a562c9c5a9bbe45740addcc79f
- * source digest:       d3a4c60158ba7e736d8486a2ff2a290f6fc89c024cb83ad3b5175bd76f072b12
- * time, L2 cold:       median 56.4 us, 95 % interval [56.2, 56.5] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 54.0 us, 95 % interval [53.8, 54.2] us, 70 samples (event pair behind a delay, 8 launches, empty pair 2.9 us)
+ * code digest:         319b85de6ad2292128c03753f086b6eb94a79a0774a3ed5d731dfba50276bd68
+ * source digest:       01b909fc4c2cd7c9cd4a9f74bf4542f386eb3efbfc518e1e34022faf596309b4
+ * time, L2 cold:       median 55.7 us, 95 % interval [55.5, 55.9] us, 90 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 3.0 us)
+ * time, L2 hot:        median 53.87 us, 95 % interval [53.79, 53.96] us, 90 samples (event pair behind a delay, 8 launches, empty pair 2.9 us and event pair behind a delay, 8 launches, empty pair 3.0 us)
  * error:               0.0353 of the tolerance, max |error| 1.37e-05
- * noise floor:         0.4 %
- * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
- * against the default: 1.9x faster than the default (107.0 us)
- * measured at:         2026-11-30T19:33:22.658956+00:00
+ * noise floor:         0.38 %
+ * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
+ * against the default: 1.87x faster than the default (104.12 us)
+ * measured at:         2026-11-30T21:35:18.038992+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L2048-D5120-N16
- * configuration:       piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         3db4e069fbc1998b473bd588fd447ebc1bdc7d6b16e2baf0dbd55a63e7bebb39
- * source digest:       b385d9d4f257cd31fe748ddfa54ba4fb532f63c7b6938de1500c0d8edbf84a15
- * time, L2 cold:       median 91.5 us, 95 % interval [91.4, 91.7] us, 65 samples (event pair behind a delay, one launch, empty pair 3.1 us and event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 89.82 us, 95 % interval [89.75, 89.90] us, 65 samples (event pair behind a delay, 5 launches, empty pair 3.1 us and event pair behind a delay, 5 launches, empty pair 2.9 us)
+ * code digest:         d4dae9c245c6cc47f441e1518d3e7903f2d8c58b734ee3f5ca1dc127c8231462
+ * source digest:       608d940ab57e6f120758518f2887b8106c6206d3e704d0b3f7b4112cb37ce0fd
+ * time, L2 cold:       median 93.0 us, 95 % interval [92.9, 93.2] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 91.43 us, 95 % interval [91.34, 91.53] us, 30 samples (event pair behind a delay, 5 launches, empty pair 2.9 us)
  * error:               0.0379 of the tolerance, max |error| 1.37e-05
- * noise floor:         0.51 %
- * tied:                none
- * against the default: 1.16x faster than the default (106.2 us)
- * measured at:         2026-11-30T19:34:09.858854+00:00
+ * noise floor:         0.52 %
+ * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
+ * against the default: 1.52x faster than the default (141.09 us)
+ * measured at:         2026-11-30T21:36:44.588+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L8192-D1536-N16
- * configuration:       piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         3ec867e3de8cd6234d19d14be514381e1d5e020dc62f28f47f8accdfb0269dba
- * source digest:       7d8ce2363dfa3c1c2a28652b80b7c6b113149b8d48f5a3e4078166ba48780028
- * time, L2 cold:       median 132.2 us, 95 % interval [132.0, 132.4] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 2.8 us)
- * time, L2 hot:        median 131.9 us, 95 % interval [131.6, 132.3] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 2.8 us)
+ * code digest:         ad8c145f1eaed264c0fe6c5515921d484b3683add4a11d6de7aadfad26f73a71
+ * source digest:       a0380c69b74271896f83bf80ac4511870c1959958d79223b69f4d2bb41393e61
+ * time, L2 cold:       median 133.3 us, 95 % interval [133.1, 133.5] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 132.7 us, 95 % interval [132.5, 132.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us)
  * error:               0.0419 of the tolerance, max |error| 1.27e-05
- * noise floor:         0.39 %
- * tied:                piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
- * against the default: 3.01x faster than the default (397.5 us)
- * measured at:         2026-11-30T19:30:57.271377+00:00
+ * noise floor:         0.44 %
+ * tied:                piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
+ * against the default: 4.01x faster than the default (535.1 us)
+ * measured at:         2026-11-30T21:33:10.307921+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L8192-D2048-N16
- * configuration:       piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         aaebb231d2341aba60661756dc1559bbe74bc91c369e7690f1052b21951efeea
- * source digest:       331cb8cf97f800664d4339ba663e5ff0dcb15e253cba242bec8d4fbe56cc71a0
- * time, L2 cold:       median 134.2 us, 95 % interval [134.1, 134.5] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us)
- * time, L2 hot:        median 133.9 us, 95 % interval [133.8, 134.2] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us)
+ * code digest:         9f2897cb38724f0cd12ee68712be28d3e7cce0a5ca63e39d1d98dbdf054b44b8
+ * source digest:       601d962fdd0f5bd15be2b219338853dd342fbe2771cb8b14bbb6b73125ba2fd7
+ * time, L2 cold:       median 135.6 us, 95 % interval [135.4, 135.8] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 134.9 us, 95 % interval [134.8, 135.1] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
  * error:               0.0375 of the tolerance, max |error| 1.92e-05
- * noise floor:         0.15 %
- * tied:                none
- * against the default: 3.03x faster than the default (407.1 us)
- * measured at:         2026-11-30T19:32:07.086539+00:00
+ * noise floor:         0.33 %
+ * tied:                piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
+ * against the default: 2.91x faster than the default (394.8 us)
+ * measured at:         2026-11-30T21:36:34.890+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L8192-D3072-N16
- * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         f95280d165a3009dfb5b1c52fb7502bac21f0aee4f84021bc1ea53ead757dba3
- * source digest:       0bb799f3a14f1f4d2522688984e6b524e16d775f3b077a1fdbad4dd19f250911
- * time, L2 cold:       median 200.3 us, 95 % interval [200.1, 200.4] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 199.8 us, 95 % interval [199.6, 199.9] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * code digest:         fa78fe03f5d931fa8e3837d97ff09d7b71f0b9dac657995aad5a2653d4c4c4d6
+ * source digest:       b027b2e57e57e0ccc480b353e23850ed7cebc7f05cab1593e63bf35f8610625f
+ * time, L2 cold:       median 199.5 us, 95 % interval [199.3, 199.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 199.5 us, 95 % interval [199.3, 199.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us)
  * error:               0.0429 of the tolerance, max |error| 1.44e-05
- * noise floor:         0.19 %
+ * noise floor:         0.24 %
  * tied:                none
- * against the default: 2.01x faster than the default (402.2 us)
- * measured at:         2026-11-30T19:34:54.135+00:00
+ * against the default: 2.72x faster than the default (542.02 us)
+ * measured at:         2026-11-30T21:34:56.754184+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L8192-D4096-N16
- * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         8d79b0d61d9f23bdd0a440113e129b88d3f122a562c9c5a9bbe45740addcc79f
- * source digest:       d3a4c60158ba7e736d8486a2ff2a290f6fc89c024cb83ad3b5175bd76f072b12
- * time, L2 cold:       median 201.4 us, 95 % interval [201.0, 202.0] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 200.6 us, 95 % interval [200.4, 200.7] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * code digest:         f197efcd11e86999c53d0f16fc00de8b7a3cb61b637bd2d784bfd193274e66e1
+ * source digest:       7774316680b99f658a3704482cfacbdc485f50face9c0288841cadc22548beb1
+ * time, L2 cold:       median 202.0 us, 95 % interval [201.5, 202.4] us, 60 samples (event pair behind a delay, one launch, empty pair 3.0 us and event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 201.9 us, 95 % interval [201.3, 202.4] us, 60 samples (event pair behind a delay, one launch, empty pair 3.0 us and event pair behind a delay, one launch, empty pair 2.9 us)
  * error:               0.0428 of the tolerance, max |error| 1.42e-05
- * noise floor:         0.094 %
- * tied:                none
- * against the default: 2.02x faster than the default (407.3 us)
- * measured at:         2026-11-30T19:34:59.076+00:00
+ * noise floor:         0.35 %
+ * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
+ * against the default: 1.96x faster than the default (395.2 us)
+ * measured at:         2026-11-30T21:35:32.824126+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L8192-D5120-N16
- * configuration:       piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         3db4e069fbc1998b473bd588fd447ebc1bdc7d6b16e2baf0dbd55a63e7bebb39
- * source digest:       b385d9d4f257cd31fe748ddfa54ba4fb532f63c7b6938de1500c0d8edbf84a15
- * time, L2 cold:       median 345.2 us, 95 % interval [344.8, 345.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 345.3 us, 95 % interval [344.9, 346.0] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * code digest:         42354c17481fa57af741e2dee1a48ff86d5703f6da195d105e7dae3105bad5d9
+ * source digest:       9b2d3c10231a9f4c6250260ad07aa1eada3e9214e28795827c0a1333d00bf9c6
+ * time, L2 cold:       median 348.9 us, 95 % interval [348.4, 349.4] us, 65 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 349.3 us, 95 % interval [348.7, 349.9] us, 65 samples (event pair behind a delay, one launch, empty pair 2.9 us)
  * error:               0.0486 of the tolerance, max |error| 1.49e-05
- * noise floor:         0.079 %
+ * noise floor:         0.29 %
  * tied:                none
- * against the default: 1.17x faster than the default (402.7 us)
- * measured at:         2026-11-30T19:34:24.764536+00:00
+ * against the default: 1.55x faster than the default (542.4 us)
+ * measured at:         2026-11-30T21:36:12.694766+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B1-L65536-D1536-N16
- * configuration:       piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         3ec867e3de8cd6234d19d14be514381e1d5e020dc62f28f47f8accdfb0269dba
- * source digest:       7d8ce2363dfa3c1c2a28652b80b7c6b113149b8d48f5a3e4078166ba48780028
- * time, L2 cold:       median 1,006.8 us, 95 % interval [1,006.5, 1,007.5] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us and event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 1,006.2 us, 95 % interval [1,005.7, 1,007.1] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us and event pair behind a delay, one launch, empty pair 2.9 us)
+ * code digest:         ad8c145f1eaed264c0fe6c5515921d484b3683add4a11d6de7aadfad26f73a71
+ * source digest:       a0380c69b74271896f83bf80ac4511870c1959958d79223b69f4d2bb41393e61
+ * time, L2 cold:       median 1,009 us, 95 % interval [1,008, 1,011] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 1,008 us, 95 % interval [1,007, 1,010] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us)
  * error:               0.0572 of the tolerance, max |error| 2.44e-05
- * noise floor:         0.1 %
- * tied:                piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
- * against the default: 3.11x faster than the default (3,135.5 us)
- * measured at:         2026-11-30T19:31:27.953100+00:00
+ * noise floor:         0.21 %
+ * tied:                piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0
+ * against the default: 4.2x faster than the default (4,240 us)
+ * measured at:         2026-11-30T21:33:40.430255+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
  * figures:             measured
  * family:              selective_scan
  * problem:             B16-L2048-D256-N16
- * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
- * code digest:         525901c526db50c47b14a27aa9cc6f5add3c0bbf781e6b571f85521de0d29d90
- * source digest:       e884396f923e4d451136d6201e84a882b95526702f03b9b7f80c2fc5d5e430a1
- * time, L2 cold:       median 56.3 us, 95 % interval [56.2, 56.4] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 54.18 us, 95 % interval [54.09, 54.23] us, 30 samples (event pair behind a delay, 8 launches, empty pair 2.9 us)
+ * code digest:         88813ca3864c297d58342963f3ed38057321cf751bbe01ac474b499fff3e61d2
+ * source digest:       2abb075df1b3c3629a848e5f2e1f055132b5ad553c6717e3311423170727f66b
+ * time, L2 cold:       median 55.47 us, 95 % interval [55.39, 55.58] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 53.60 us, 95 % interval [53.52, 53.67] us, 70 samples (event pair behind a delay, 8 launches, empty pair 2.9 us)
  * error:               0.0751 of the tolerance, max |error| 1.2e-05
- * noise floor:         0.76 %
- * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0
- * against the default: 1.9x faster than the default (107.14 us)
- * measured at:         2026-11-30T19:34:25.976+00:00
+ * noise floor:         0.26 %
+ * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
+ * against the default: 1.87x faster than the default (103.97 us)
+ * measured at:         2026-11-30T21:32:34.536067+00:00
  * command:             ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4
  * ktune:               0.1.0
  *
@@ -346,8 +348,8 @@
  * memory hold for the tuned values only: KTUNE_SELECTIVE_SCAN_IS_TUNED says whether all of those are in force.
  * Compile the kernel with the flags in KTUNE_SELECTIVE_SCAN_NVCC_FLAGS: no macro can set them.
  */
-#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_1C47DD19
-#define KTUNE_SELECTIVE_SCAN_BEST_H_1C47DD19
+#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_F813304C
+#define KTUNE_SELECTIVE_SCAN_BEST_H_F813304C
 
 #ifdef KTUNE_SELECTIVE_SCAN_FORMAT
 #error "another tuned header of selective_scan is included already; export all problems into one header"
@@ -470,7 +472,7 @@
 
 /* stages: stages of shared memory */
 #ifndef KTUNE_SELECTIVE_SCAN_STAGES
-#define KTUNE_SELECTIVE_SCAN_STAGES 3
+#define KTUNE_SELECTIVE_SCAN_STAGES 4
 #endif
 
 /* register_prefetch: load the next group of steps before computing this one (has no effect in this configuration) */
@@ -480,21 +482,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -528,7 +516,7 @@
 
 /* unroll: groups of steps in one loop body */
 #ifndef KTUNE_SELECTIVE_SCAN_UNROLL
-#define KTUNE_SELECTIVE_SCAN_UNROLL 8
+#define KTUNE_SELECTIVE_SCAN_UNROLL 4
 #endif
 
 /* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
@@ -563,7 +551,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 4 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 512
@@ -576,27 +564,27 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 96u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 57440u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 65664u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 14.72
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 14.592
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 14.784
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 11.328
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 14.336
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 14.208
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 14.464
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 10.912
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L512-D1536-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L512-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 31bfc4de53dd4f1a48268540f17aa34effbc226d39c12fcdb10481bb342f163e; source digest: 111bad60c8f65ac838d1e16687751f78724aaaaa854173e3c5bdc8a21eee9cd8; time, L2 cold: median 14.72 us, 95 % interval [14.59, 14.78] us, 80 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 11.33 us, 95 % interval [11.24, 11.42] us, 80 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.03 of the tolerance, max |error| 8.77e-06; noise floor: 0.87 %; tied: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.1x faster than the default (30.98 us); measured at: 2026-11-30T19:30:27.457897+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L512-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: aa29189742deaa042af20ed111bec213c561a6e319cbf31232085af861525476; source digest: a78887709cef8c13e5a7863672fe53361ad1695f83ec60217b86a43ee23ae6a3; time, L2 cold: median 14.3 us, 95 % interval [14.2, 14.5] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 10.912 us, 95 % interval [10.906, 10.923] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.03 of the tolerance, max |error| 8.77e-06; noise floor: 0.76 %; tied: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.75x faster than the default (39.4 us); measured at: 2026-11-30T21:36:14.833+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L512_D2048_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -690,7 +678,7 @@
 
 /* stages: stages of shared memory */
 #ifndef KTUNE_SELECTIVE_SCAN_STAGES
-#define KTUNE_SELECTIVE_SCAN_STAGES 3
+#define KTUNE_SELECTIVE_SCAN_STAGES 4
 #endif
 
 /* register_prefetch: load the next group of steps before computing this one (has no effect in this configuration) */
@@ -700,21 +688,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -783,7 +757,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 4 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 4 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 512
@@ -796,27 +770,27 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 128u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 57440u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 65664u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 14.656
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 14.464
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 14.816
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 11.3208
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 14.96
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 14.88
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 15.104
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 11.4656
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L512-D2048-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L512-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 74b0e5ac4bdb173c0209a81d8acbc8f95753158e3a944e7fcd2fa2d45669b8e5; source digest: 7f481e136b410e284f3fce83d2fd4a41bddfbf903137e96f5fe9eb3051873331; time, L2 cold: median 14.7 us, 95 % interval [14.5, 14.8] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 11.321 us, 95 % interval [11.312, 11.326] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.0256 of the tolerance, max |error| 1.23e-05; noise floor: 1.7 %; tied: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.16x faster than the default (31.60 us); warning: the noise floor is 1.7 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart; measured at: 2026-11-30T19:34:44.043+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L512-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: e3c06d857d007ed0ba1b8663ae7b5f7df501077c44468b22a4756d98e3595d84; source digest: bb91d99c825d7a958f2024b8905c8b58fe22e53d6493f252b20ea2b5d6855d05; time, L2 cold: median 15.0 us, 95 % interval [14.9, 15.1] us, 90 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 3.0 us); time, L2 hot: median 11.47 us, 95 % interval [11.45, 11.48] us, 90 samples (event pair behind a delay, 20 launches, empty pair 2.9 us and event pair behind a delay, 20 launches, empty pair 3.0 us); error: 0.0256 of the tolerance, max |error| 1.23e-05; noise floor: 0.32 %; tied: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 2.07x faster than the default (30.92 us); measured at: 2026-11-30T21:33:56.026112+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L512_D3072_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -910,7 +884,7 @@
 
 /* stages: stages of shared memory */
 #ifndef KTUNE_SELECTIVE_SCAN_STAGES
-#define KTUNE_SELECTIVE_SCAN_STAGES 3
+#define KTUNE_SELECTIVE_SCAN_STAGES 4
 #endif
 
 /* register_prefetch: load the next group of steps before computing this one (has no effect in this configuration) */
@@ -920,21 +894,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -953,12 +913,12 @@
 
 /* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
-#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 0
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 1
 #endif
 
 /* row_ahead: steps that B and C are loaded ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
-#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
+#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 2
 #endif
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
@@ -968,7 +928,7 @@
 
 /* unroll: groups of steps in one loop body */
 #ifndef KTUNE_SELECTIVE_SCAN_UNROLL
-#define KTUNE_SELECTIVE_SCAN_UNROLL 4
+#define KTUNE_SELECTIVE_SCAN_UNROLL 2
 #endif
 
 /* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
@@ -1003,7 +963,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 0 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 4 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 2 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 512
@@ -1016,27 +976,27 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 96u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 69728u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 82048u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 19.168
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 19.008
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 19.392
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 15.7536
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 19.056
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 18.816
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 19.136
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 15.5856
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L512-D3072-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L512-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 89b26c5fb7f7363fa8c7168f315c92f810027cf5769c46b2d9ccf5c3e9609698; source digest: 707815779237f62cf02bfd9d984bc970817980bb8bd30014634be9e60e3e1e74; time, L2 cold: median 19.2 us, 95 % interval [19.0, 19.4] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 15.754 us, 95 % interval [15.749, 15.762] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.0345 of the tolerance, max |error| 1.06e-05; noise floor: 0.66 %; tied: piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; against the default: 1.65x faster than the default (31.62 us); measured at: 2026-11-30T19:34:50.337+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L512-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: e4f64f425bec1a0a40c879317f959e025baab836ab8949810ab07e8ef523ff9a; source digest: 3b50d41c5d6733baf112888935563f5c11adbe3e8f59f1d765b1a87c964a8cbf; time, L2 cold: median 19.1 us, 95 % interval [18.8, 19.1] us, 40 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 15.586 us, 95 % interval [15.581, 15.592] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.0345 of the tolerance, max |error| 1.06e-05; noise floor: 1.4 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_4.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 2.11x faster than the default (40.18 us); warning: the noise floor is 1.4 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart; measured at: 2026-11-30T21:36:36.038+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L512_D4096_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -1130,7 +1090,7 @@
 
 /* stages: stages of shared memory */
 #ifndef KTUNE_SELECTIVE_SCAN_STAGES
-#define KTUNE_SELECTIVE_SCAN_STAGES 4
+#define KTUNE_SELECTIVE_SCAN_STAGES 3
 #endif
 
 /* register_prefetch: load the next group of steps before computing this one (has no effect in this configuration) */
@@ -1140,21 +1100,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -1173,12 +1119,12 @@
 
 /* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
-#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 2
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 1
 #endif
 
 /* row_ahead: steps that B and C are loaded ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
-#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
+#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 2
 #endif
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
@@ -1188,7 +1134,7 @@
 
 /* unroll: groups of steps in one loop body */
 #ifndef KTUNE_SELECTIVE_SCAN_UNROLL
-#define KTUNE_SELECTIVE_SCAN_UNROLL 8
+#define KTUNE_SELECTIVE_SCAN_UNROLL 2
 #endif
 
 /* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
@@ -1223,7 +1169,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 2 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 512
@@ -1236,27 +1182,27 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 128u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 82048u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 69728u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 19.824
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 19.68
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 20.0
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 16.4032
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 19.48
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 19.344
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 19.648
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 16.0612
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L512-D4096-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L512-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: d694a3ea8c95322da4860e663cb6f6c2eec0de05fa7c788d27878ed6f4cf9d61; source digest: 788d8c3592287bca69e8b85a7f2a13b42d1d14f72d807f0b40a324cc9a5559e2; time, L2 cold: median 19.8 us, 95 % interval [19.7, 20.0] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 16.403 us, 95 % interval [16.397, 16.414] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.0257 of the tolerance, max |error| 9.08e-06; noise floor: 0.48 %; tied: piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 1.61x faster than the default (31.95 us); measured at: 2026-11-30T19:34:54.903+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L512-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 73bdcefa14c1df2a48a5daec553ac202cb1a43274ec748693eb3c175bcdd6d06; source digest: a562660173cc109892afe7a1115dec19dd288e2a6731ac7f50eecd17d07066d6; time, L2 cold: median 19.5 us, 95 % interval [19.3, 19.6] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 16.06 us, 95 % interval [16.01, 16.12] us, 60 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.0257 of the tolerance, max |error| 9.08e-06; noise floor: 1.1 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_4.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 1.6x faster than the default (31.26 us); warning: the noise floor is 1.1 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart; measured at: 2026-11-30T21:35:08.181797+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L512_D5120_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -1283,7 +1229,7 @@
 
 /* block_size: threads per block (that compute) */
 #ifndef KTUNE_SELECTIVE_SCAN_BLOCK_SIZE
-#define KTUNE_SELECTIVE_SCAN_BLOCK_SIZE 256
+#define KTUNE_SELECTIVE_SCAN_BLOCK_SIZE 128
 #endif
 
 /* threads_per_pair: threads that share a pair's N states */
@@ -1360,21 +1306,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -1393,12 +1325,12 @@
 
 /* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
-#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 2
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 0
 #endif
 
 /* row_ahead: steps that B and C are loaded ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
-#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
+#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 2
 #endif
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
@@ -1443,7 +1375,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 256 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 4 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 0 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 4 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 512
@@ -1453,30 +1385,30 @@
 #define KTUNE_SELECTIVE_SCAN_CONSTANT_D 5120
 #define KTUNE_SELECTIVE_SCAN_LAUNCH_COUNT 1
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_KERNEL "selective_scan_piped"
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 80u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 160u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 384u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 147584u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 82048u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 28.24
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 28.16
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 28.32
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 24.7744
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 28.632
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 28.512
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 28.768
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 25.27242
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_0.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L512-D5120-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L512-D5120-N16; configuration: piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3db4e069fbc1998b473bd588fd447ebc1bdc7d6b16e2baf0dbd55a63e7bebb39; source digest: b385d9d4f257cd31fe748ddfa54ba4fb532f63c7b6938de1500c0d8edbf84a15; time, L2 cold: median 28.24 us, 95 % interval [28.16, 28.32] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 24.77 us, 95 % interval [24.77, 24.80] us, 30 samples (event pair behind a delay, 15 launches, empty pair 2.9 us); error: 0.0338 of the tolerance, max |error| 1.37e-05; noise floor: 0.72 %; tied: none; against the default: 1.14x faster than the default (32.2 us); measured at: 2026-11-30T19:35:00.693+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L512-D5120-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_0.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: e1aaf7c6b9611d06931736e493da6e0d39cc4d4dc5655369fd4bf998412998ab; source digest: eda8fdef997b847a0256d1a38664043e7a48bcfd99b2d8b5152414e149aa3c44; time, L2 cold: median 28.6 us, 95 % interval [28.5, 28.8] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 25.3 us, 95 % interval [25.2, 25.4] us, 60 samples (event pair behind a delay, 14 launches, empty pair 2.9 us and event pair behind a delay, 15 launches, empty pair 2.9 us); error: 0.0338 of the tolerance, max |error| 1.37e-05; noise floor: 1.1 %; tied: piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_2.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 1.42x faster than the default (40.58 us); warning: the noise floor is 1.1 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart; measured at: 2026-11-30T21:35:47.312788+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L2048_D1536_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -1535,7 +1467,7 @@
 
 /* tile_l: time steps in a stage */
 #ifndef KTUNE_SELECTIVE_SCAN_TILE_L
-#define KTUNE_SELECTIVE_SCAN_TILE_L 64
+#define KTUNE_SELECTIVE_SCAN_TILE_L 32
 #endif
 
 /* chunks: chunks of the sequence that are scanned at once (has no effect in this configuration) */
@@ -1570,7 +1502,7 @@
 
 /* stages: stages of shared memory */
 #ifndef KTUNE_SELECTIVE_SCAN_STAGES
-#define KTUNE_SELECTIVE_SCAN_STAGES 3
+#define KTUNE_SELECTIVE_SCAN_STAGES 4
 #endif
 
 /* register_prefetch: load the next group of steps before computing this one (has no effect in this configuration) */
@@ -1580,21 +1512,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -1613,7 +1531,7 @@
 
 /* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
-#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 2
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 1
 #endif
 
 /* row_ahead: steps that B and C are loaded ahead */
@@ -1663,7 +1581,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 2048
@@ -1676,27 +1594,27 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 96u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 114784u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 65664u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 38.288
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 38.176
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 38.368
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 34.92436
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 38.464
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 38.336
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 38.592
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 35.232
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L2048-D1536-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3ec867e3de8cd6234d19d14be514381e1d5e020dc62f28f47f8accdfb0269dba; source digest: 7d8ce2363dfa3c1c2a28652b80b7c6b113149b8d48f5a3e4078166ba48780028; time, L2 cold: median 38.29 us, 95 % interval [38.18, 38.37] us, 65 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 34.9 us, 95 % interval [34.8, 35.1] us, 65 samples (event pair behind a delay, 11 launches, empty pair 2.9 us); error: 0.0306 of the tolerance, max |error| 1.07e-05; noise floor: 0.38 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.72x faster than the default (104.2 us); measured at: 2026-11-30T19:30:43.715016+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 6b3b1f440c89769801d1772b66a51f9f798a19c38f14999dff4350fc3bc351f8; source digest: f1037a1b2e466da8e07cc77bfa71e7ee727fc03a2b0fc7dcdf3abfeb0fb56f7c; time, L2 cold: median 38.5 us, 95 % interval [38.3, 38.6] us, 40 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 35.23 us, 95 % interval [35.22, 35.25] us, 30 samples (event pair behind a delay, 11 launches, empty pair 2.9 us); error: 0.0306 of the tolerance, max |error| 1.07e-05; noise floor: 0.25 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 3.6x faster than the default (138.6 us); measured at: 2026-11-30T21:36:16.038+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L2048_D2048_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -1800,21 +1718,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -1883,7 +1787,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 2048
@@ -1896,7 +1800,7 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 128u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
@@ -1904,19 +1808,19 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 114784u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 38.536
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 38.416
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 38.688
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 36.16291
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 38.864
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 38.784
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 39.04
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 36.59055
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L2048-D2048-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 5d74f6de114a2167468d5b40a09a714268556ad3bff2b44c8f14852cc9795195; source digest: fdca6f7772f631e1d601f5c24366434ff11733526b85d330baffa53f4c4ff379; time, L2 cold: median 38.5 us, 95 % interval [38.4, 38.7] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 2.8 us); time, L2 hot: median 36.2 us, 95 % interval [36.0, 36.3] us, 70 samples (event pair behind a delay, 11 launches, empty pair 2.9 us and event pair behind a delay, 11 launches, empty pair 2.8 us); error: 0.0435 of the tolerance, max |error| 1.67e-05; noise floor: 0.62 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.76x faster than the default (106.55 us); measured at: 2026-11-30T19:31:55.847085+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: bc93629bca015a4efcca7f029f6a3af011627fb4ea120814f7d9f37cb8405872; source digest: 528b8f7ffff193a321402e04386d371006335fc4df9921184833d6abb9532078; time, L2 cold: median 38.9 us, 95 % interval [38.8, 39.0] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 36.59 us, 95 % interval [36.50, 36.69] us, 30 samples (event pair behind a delay, 11 launches, empty pair 2.9 us); error: 0.0435 of the tolerance, max |error| 1.67e-05; noise floor: 0.83 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 2.67x faster than the default (103.7 us); measured at: 2026-11-30T21:36:32.330+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L2048_D3072_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -2020,21 +1924,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -2053,12 +1943,12 @@
 
 /* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
-#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 2
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 1
 #endif
 
 /* row_ahead: steps that B and C are loaded ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
-#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
+#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 2
 #endif
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
@@ -2068,7 +1958,7 @@
 
 /* unroll: groups of steps in one loop body */
 #ifndef KTUNE_SELECTIVE_SCAN_UNROLL
-#define KTUNE_SELECTIVE_SCAN_UNROLL 16
+#define KTUNE_SELECTIVE_SCAN_UNROLL 2
 #endif
 
 /* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
@@ -2103,7 +1993,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 16 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 2 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 2048
@@ -2116,7 +2006,7 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 96u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
@@ -2124,19 +2014,19 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 163968u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 56.112
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 55.84
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 56.256
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 53.952
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 55.128
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 55.008
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 55.248
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 53.576
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L2048-D3072-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 16f63ab672d0f360b23403947b8eb1b696036ba494dc85ad1353c2f96bdfe169; source digest: 4d482651f947545a6ab3c7c2c16c40d63749d1da92a499757d3138d8e651c559; time, L2 cold: median 56.1 us, 95 % interval [55.8, 56.3] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 53.95 us, 95 % interval [53.89, 53.98] us, 30 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.035 of the tolerance, max |error| 1.33e-05; noise floor: 0.43 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 1.88x faster than the default (105.76 us); measured at: 2026-11-30T19:34:51.389+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: fa78fe03f5d931fa8e3837d97ff09d7b71f0b9dac657995aad5a2653d4c4c4d6; source digest: b027b2e57e57e0ccc480b353e23850ed7cebc7f05cab1593e63bf35f8610625f; time, L2 cold: median 55.1 us, 95 % interval [55.0, 55.2] us, 175 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 53.6 us, 95 % interval [53.5, 53.7] us, 175 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.035 of the tolerance, max |error| 1.33e-05; noise floor: 0.58 %; tied: none; against the default: 2.55x faster than the default (140.50 us); measured at: 2026-11-30T21:34:47.292109+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L2048_D4096_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -2240,21 +2130,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -2273,12 +2149,12 @@
 
 /* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
-#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 2
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 1
 #endif
 
 /* row_ahead: steps that B and C are loaded ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
-#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
+#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 2
 #endif
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
@@ -2288,7 +2164,7 @@
 
 /* unroll: groups of steps in one loop body */
 #ifndef KTUNE_SELECTIVE_SCAN_UNROLL
-#define KTUNE_SELECTIVE_SCAN_UNROLL 16
+#define KTUNE_SELECTIVE_SCAN_UNROLL 2
 #endif
 
 /* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
@@ -2323,7 +2199,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 16 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 2 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 2048
@@ -2336,7 +2212,7 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 128u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
@@ -2344,19 +2220,19 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 139360u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 56.352
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 56.224
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 56.48
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 54.045
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 55.664
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 55.472
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 55.856
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 53.872
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L2048-D4096-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 8d79b0d61d9f23bdd0a440113e129b88d3f122a562c9c5a9bbe45740addcc79f; source digest: d3a4c60158ba7e736d8486a2ff2a290f6fc89c024cb83ad3b5175bd76f072b12; time, L2 cold: median 56.4 us, 95 % interval [56.2, 56.5] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 54.0 us, 95 % interval [53.8, 54.2] us, 70 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.0353 of the tolerance, max |error| 1.37e-05; noise floor: 0.4 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 1.9x faster than the default (107.0 us); measured at: 2026-11-30T19:33:22.658956+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 319b85de6ad2292128c03753f086b6eb94a79a0774a3ed5d731dfba50276bd68; source digest: 01b909fc4c2cd7c9cd4a9f74bf4542f386eb3efbfc518e1e34022faf596309b4; time, L2 cold: median 55.7 us, 95 % interval [55.5, 55.9] us, 90 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 3.0 us); time, L2 hot: median 53.87 us, 95 % interval [53.79, 53.96] us, 90 samples (event pair behind a delay, 8 launches, empty pair 2.9 us and event pair behind a delay, 8 launches, empty pair 3.0 us); error: 0.0353 of the tolerance, max |error| 1.37e-05; noise floor: 0.38 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; against the default: 1.87x faster than the default (104.12 us); measured at: 2026-11-30T21:35:18.038992+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L2048_D5120_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -2460,21 +2336,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -2493,12 +2355,12 @@
 
 /* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
-#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 2
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 1
 #endif
 
 /* row_ahead: steps that B and C are loaded ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
-#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
+#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 2
 #endif
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
@@ -2543,7 +2405,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 256 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 4 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 256 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 4 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 2048
@@ -2556,7 +2418,7 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 80u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 384u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 320u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
@@ -2564,19 +2426,19 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 147584u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 91.536
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 91.392
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 91.68
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 89.8224
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 93.04
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 92.864
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 93.184
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 91.4272
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L2048-D5120-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D5120-N16; configuration: piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3db4e069fbc1998b473bd588fd447ebc1bdc7d6b16e2baf0dbd55a63e7bebb39; source digest: b385d9d4f257cd31fe748ddfa54ba4fb532f63c7b6938de1500c0d8edbf84a15; time, L2 cold: median 91.5 us, 95 % interval [91.4, 91.7] us, 65 samples (event pair behind a delay, one launch, empty pair 3.1 us and event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 89.82 us, 95 % interval [89.75, 89.90] us, 65 samples (event pair behind a delay, 5 launches, empty pair 3.1 us and event pair behind a delay, 5 launches, empty pair 2.9 us); error: 0.0379 of the tolerance, max |error| 1.37e-05; noise floor: 0.51 %; tied: none; against the default: 1.16x faster than the default (106.2 us); measured at: 2026-11-30T19:34:09.858854+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L2048-D5120-N16; configuration: piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: d4dae9c245c6cc47f441e1518d3e7903f2d8c58b734ee3f5ca1dc127c8231462; source digest: 608d940ab57e6f120758518f2887b8106c6206d3e704d0b3f7b4112cb37ce0fd; time, L2 cold: median 93.0 us, 95 % interval [92.9, 93.2] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 91.43 us, 95 % interval [91.34, 91.53] us, 30 samples (event pair behind a delay, 5 launches, empty pair 2.9 us); error: 0.0379 of the tolerance, max |error| 1.37e-05; noise floor: 0.52 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 1.52x faster than the default (141.09 us); measured at: 2026-11-30T21:36:44.588+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L8192_D1536_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -2680,21 +2542,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -2763,7 +2611,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 8192
@@ -2776,7 +2624,7 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 96u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
@@ -2784,19 +2632,19 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 114784u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 132.24
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 132.032
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 132.384
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 131.92
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 133.272
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 133.072
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 133.536
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 132.664
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L8192-D1536-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L8192-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3ec867e3de8cd6234d19d14be514381e1d5e020dc62f28f47f8accdfb0269dba; source digest: 7d8ce2363dfa3c1c2a28652b80b7c6b113149b8d48f5a3e4078166ba48780028; time, L2 cold: median 132.2 us, 95 % interval [132.0, 132.4] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 2.8 us); time, L2 hot: median 131.9 us, 95 % interval [131.6, 132.3] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 2.8 us); error: 0.0419 of the tolerance, max |error| 1.27e-05; noise floor: 0.39 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 3.01x faster than the default (397.5 us); measured at: 2026-11-30T19:30:57.271377+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L8192-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: ad8c145f1eaed264c0fe6c5515921d484b3683add4a11d6de7aadfad26f73a71; source digest: a0380c69b74271896f83bf80ac4511870c1959958d79223b69f4d2bb41393e61; time, L2 cold: median 133.3 us, 95 % interval [133.1, 133.5] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 132.7 us, 95 % interval [132.5, 132.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0419 of the tolerance, max |error| 1.27e-05; noise floor: 0.44 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 4.01x faster than the default (535.1 us); measured at: 2026-11-30T21:33:10.307921+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L8192_D2048_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -2900,21 +2748,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -2983,7 +2817,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 8192
@@ -2996,7 +2830,7 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 128u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
@@ -3004,19 +2838,19 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 131200u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 134.224
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 134.08
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 134.464
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 133.928
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 135.648
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 135.36
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 135.808
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 134.928
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L8192-D2048-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L8192-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: aaebb231d2341aba60661756dc1559bbe74bc91c369e7690f1052b21951efeea; source digest: 331cb8cf97f800664d4339ba663e5ff0dcb15e253cba242bec8d4fbe56cc71a0; time, L2 cold: median 134.2 us, 95 % interval [134.1, 134.5] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us); time, L2 hot: median 133.9 us, 95 % interval [133.8, 134.2] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us); error: 0.0375 of the tolerance, max |error| 1.92e-05; noise floor: 0.15 %; tied: none; against the default: 3.03x faster than the default (407.1 us); measured at: 2026-11-30T19:32:07.086539+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L8192-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 9f2897cb38724f0cd12ee68712be28d3e7cce0a5ca63e39d1d98dbdf054b44b8; source digest: 601d962fdd0f5bd15be2b219338853dd342fbe2771cb8b14bbb6b73125ba2fd7; time, L2 cold: median 135.6 us, 95 % interval [135.4, 135.8] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 134.9 us, 95 % interval [134.8, 135.1] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0375 of the tolerance, max |error| 1.92e-05; noise floor: 0.33 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.91x faster than the default (394.8 us); measured at: 2026-11-30T21:36:34.890+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L8192_D3072_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -3120,21 +2954,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -3153,12 +2973,12 @@
 
 /* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
-#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 0
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 1
 #endif
 
 /* row_ahead: steps that B and C are loaded ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
-#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
+#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 2
 #endif
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
@@ -3168,7 +2988,7 @@
 
 /* unroll: groups of steps in one loop body */
 #ifndef KTUNE_SELECTIVE_SCAN_UNROLL
-#define KTUNE_SELECTIVE_SCAN_UNROLL 16
+#define KTUNE_SELECTIVE_SCAN_UNROLL 2
 #endif
 
 /* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
@@ -3203,7 +3023,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 0 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 16 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 2 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 8192
@@ -3216,7 +3036,7 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 96u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
@@ -3224,19 +3044,19 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 163968u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 200.256
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 200.096
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 200.384
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 199.792
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 199.504
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 199.328
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 199.712
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 199.488
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L8192-D3072-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L8192-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: f95280d165a3009dfb5b1c52fb7502bac21f0aee4f84021bc1ea53ead757dba3; source digest: 0bb799f3a14f1f4d2522688984e6b524e16d775f3b077a1fdbad4dd19f250911; time, L2 cold: median 200.3 us, 95 % interval [200.1, 200.4] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 199.8 us, 95 % interval [199.6, 199.9] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0429 of the tolerance, max |error| 1.44e-05; noise floor: 0.19 %; tied: none; against the default: 2.01x faster than the default (402.2 us); measured at: 2026-11-30T19:34:54.135+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L8192-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: fa78fe03f5d931fa8e3837d97ff09d7b71f0b9dac657995aad5a2653d4c4c4d6; source digest: b027b2e57e57e0ccc480b353e23850ed7cebc7f05cab1593e63bf35f8610625f; time, L2 cold: median 199.5 us, 95 % interval [199.3, 199.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 199.5 us, 95 % interval [199.3, 199.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0429 of the tolerance, max |error| 1.44e-05; noise floor: 0.24 %; tied: none; against the default: 2.72x faster than the default (542.02 us); measured at: 2026-11-30T21:34:56.754184+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L8192_D4096_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -3330,7 +3150,7 @@
 
 /* stages: stages of shared memory */
 #ifndef KTUNE_SELECTIVE_SCAN_STAGES
-#define KTUNE_SELECTIVE_SCAN_STAGES 3
+#define KTUNE_SELECTIVE_SCAN_STAGES 4
 #endif
 
 /* register_prefetch: load the next group of steps before computing this one (has no effect in this configuration) */
@@ -3340,21 +3160,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -3373,12 +3179,12 @@
 
 /* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
-#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 2
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 1
 #endif
 
 /* row_ahead: steps that B and C are loaded ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
-#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
+#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 2
 #endif
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
@@ -3388,7 +3194,7 @@
 
 /* unroll: groups of steps in one loop body */
 #ifndef KTUNE_SELECTIVE_SCAN_UNROLL
-#define KTUNE_SELECTIVE_SCAN_UNROLL 16
+#define KTUNE_SELECTIVE_SCAN_UNROLL 2
 #endif
 
 /* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
@@ -3423,7 +3229,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 16 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 2 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 8192
@@ -3436,27 +3242,27 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 128u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 139360u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 163968u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 201.408
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 201.024
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 201.952
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 200.592
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 202.024
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 201.536
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 202.368
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 201.896
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L8192-D4096-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L8192-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 8d79b0d61d9f23bdd0a440113e129b88d3f122a562c9c5a9bbe45740addcc79f; source digest: d3a4c60158ba7e736d8486a2ff2a290f6fc89c024cb83ad3b5175bd76f072b12; time, L2 cold: median 201.4 us, 95 % interval [201.0, 202.0] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 200.6 us, 95 % interval [200.4, 200.7] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0428 of the tolerance, max |error| 1.42e-05; noise floor: 0.094 %; tied: none; against the default: 2.02x faster than the default (407.3 us); measured at: 2026-11-30T19:34:59.076+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L8192-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: f197efcd11e86999c53d0f16fc00de8b7a3cb61b637bd2d784bfd193274e66e1; source digest: 7774316680b99f658a3704482cfacbdc485f50face9c0288841cadc22548beb1; time, L2 cold: median 202.0 us, 95 % interval [201.5, 202.4] us, 60 samples (event pair behind a delay, one launch, empty pair 3.0 us and event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 201.9 us, 95 % interval [201.3, 202.4] us, 60 samples (event pair behind a delay, one launch, empty pair 3.0 us and event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0428 of the tolerance, max |error| 1.42e-05; noise floor: 0.35 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; against the default: 1.96x faster than the default (395.2 us); measured at: 2026-11-30T21:35:32.824126+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L8192_D5120_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -3483,7 +3289,7 @@
 
 /* block_size: threads per block (that compute) */
 #ifndef KTUNE_SELECTIVE_SCAN_BLOCK_SIZE
-#define KTUNE_SELECTIVE_SCAN_BLOCK_SIZE 256
+#define KTUNE_SELECTIVE_SCAN_BLOCK_SIZE 128
 #endif
 
 /* threads_per_pair: threads that share a pair's N states */
@@ -3515,7 +3321,7 @@
 
 /* tile_l: time steps in a stage */
 #ifndef KTUNE_SELECTIVE_SCAN_TILE_L
-#define KTUNE_SELECTIVE_SCAN_TILE_L 32
+#define KTUNE_SELECTIVE_SCAN_TILE_L 64
 #endif
 
 /* chunks: chunks of the sequence that are scanned at once (has no effect in this configuration) */
@@ -3550,7 +3356,7 @@
 
 /* stages: stages of shared memory */
 #ifndef KTUNE_SELECTIVE_SCAN_STAGES
-#define KTUNE_SELECTIVE_SCAN_STAGES 4
+#define KTUNE_SELECTIVE_SCAN_STAGES 2
 #endif
 
 /* register_prefetch: load the next group of steps before computing this one (has no effect in this configuration) */
@@ -3560,21 +3366,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -3593,12 +3385,12 @@
 
 /* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
-#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 2
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 1
 #endif
 
 /* row_ahead: steps that B and C are loaded ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
-#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
+#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 2
 #endif
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
@@ -3608,7 +3400,7 @@
 
 /* unroll: groups of steps in one loop body */
 #ifndef KTUNE_SELECTIVE_SCAN_UNROLL
-#define KTUNE_SELECTIVE_SCAN_UNROLL 4
+#define KTUNE_SELECTIVE_SCAN_UNROLL 2
 #endif
 
 /* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
@@ -3643,7 +3435,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 256 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 32 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 4 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 4 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 2 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 2 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 8192
@@ -3653,30 +3445,30 @@
 #define KTUNE_SELECTIVE_SCAN_CONSTANT_D 5120
 #define KTUNE_SELECTIVE_SCAN_LAUNCH_COUNT 1
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_KERNEL "selective_scan_piped"
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 80u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 160u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 384u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 147584u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 114752u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 345.248
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 344.768
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 345.696
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 345.312
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 348.904
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 348.352
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 349.376
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 349.272
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L8192-D5120-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L8192-D5120-N16; configuration: piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3db4e069fbc1998b473bd588fd447ebc1bdc7d6b16e2baf0dbd55a63e7bebb39; source digest: b385d9d4f257cd31fe748ddfa54ba4fb532f63c7b6938de1500c0d8edbf84a15; time, L2 cold: median 345.2 us, 95 % interval [344.8, 345.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 345.3 us, 95 % interval [344.9, 346.0] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0486 of the tolerance, max |error| 1.49e-05; noise floor: 0.079 %; tied: none; against the default: 1.17x faster than the default (402.7 us); measured at: 2026-11-30T19:34:24.764536+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L8192-D5120-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 42354c17481fa57af741e2dee1a48ff86d5703f6da195d105e7dae3105bad5d9; source digest: 9b2d3c10231a9f4c6250260ad07aa1eada3e9214e28795827c0a1333d00bf9c6; time, L2 cold: median 348.9 us, 95 % interval [348.4, 349.4] us, 65 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 349.3 us, 95 % interval [348.7, 349.9] us, 65 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0486 of the tolerance, max |error| 1.49e-05; noise floor: 0.29 %; tied: none; against the default: 1.55x faster than the default (542.4 us); measured at: 2026-11-30T21:36:12.694766+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B1_L65536_D1536_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -3780,21 +3572,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -3863,7 +3641,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 8 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 8 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 1
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 65536
@@ -3876,7 +3654,7 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 96u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
@@ -3884,19 +3662,19 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 114784u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 1006.816
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 1006.496
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 1007.52
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 1006.216
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 1009.248
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 1007.616
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 1010.864
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 1008.4
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B1-L65536-D1536-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L65536-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3ec867e3de8cd6234d19d14be514381e1d5e020dc62f28f47f8accdfb0269dba; source digest: 7d8ce2363dfa3c1c2a28652b80b7c6b113149b8d48f5a3e4078166ba48780028; time, L2 cold: median 1,006.8 us, 95 % interval [1,006.5, 1,007.5] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us and event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 1,006.2 us, 95 % interval [1,005.7, 1,007.1] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us and event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0572 of the tolerance, max |error| 2.44e-05; noise floor: 0.1 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 3.11x faster than the default (3,135.5 us); measured at: 2026-11-30T19:31:27.953100+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B1-L65536-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: ad8c145f1eaed264c0fe6c5515921d484b3683add4a11d6de7aadfad26f73a71; source digest: a0380c69b74271896f83bf80ac4511870c1959958d79223b69f4d2bb41393e61; time, L2 cold: median 1,009 us, 95 % interval [1,008, 1,011] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 1,008 us, 95 % interval [1,007, 1,010] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0572 of the tolerance, max |error| 2.44e-05; noise floor: 0.21 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 4.2x faster than the default (4,240 us); measured at: 2026-11-30T21:33:40.430255+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #elif KTUNE_SELECTIVE_SCAN_ENTRY == KTUNE_SELECTIVE_SCAN_ENTRY_B16_L2048_D256_N16
 /* algorithm: sequential in time, with inputs from global memory, staged in shared by all threads, or brought there by helper warps; the last over chunks of the sequence at once; or a parallel scan over time in each block */
 #define KTUNE_SELECTIVE_SCAN_ALGORITHM_DIRECT 0
@@ -4000,21 +3778,7 @@
 
 /* helpers: helper warps, which copy, sum and store */
 #ifndef KTUNE_SELECTIVE_SCAN_HELPERS
-#define KTUNE_SELECTIVE_SCAN_HELPERS 4
-#endif
-
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
+#define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
@@ -4033,12 +3797,12 @@
 
 /* exp_ahead: steps that exponentials are taken ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_EXP_AHEAD
-#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 2
+#define KTUNE_SELECTIVE_SCAN_EXP_AHEAD 1
 #endif
 
 /* row_ahead: steps that B and C are loaded ahead */
 #ifndef KTUNE_SELECTIVE_SCAN_ROW_AHEAD
-#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 4
+#define KTUNE_SELECTIVE_SCAN_ROW_AHEAD 2
 #endif
 
 /* min_blocks: blocks a multiprocessor that registers are kept for */
@@ -4048,7 +3812,7 @@
 
 /* unroll: groups of steps in one loop body */
 #ifndef KTUNE_SELECTIVE_SCAN_UNROLL
-#define KTUNE_SELECTIVE_SCAN_UNROLL 16
+#define KTUNE_SELECTIVE_SCAN_UNROLL 2
 #endif
 
 /* vector_width: floats per copy or load of B and C (has no effect in this configuration) */
@@ -4083,7 +3847,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 4 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 4 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 16 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 2 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 16
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 2048
@@ -4096,7 +3860,7 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_X 128u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_GRID_Z 1u
-#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 256u
+#define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_X 192u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Y 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_BLOCK_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_X 1u
@@ -4104,19 +3868,19 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 139360u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 56.272
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 56.192
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 56.416
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 54.178
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 55.472
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 55.392
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 55.584
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 53.601
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B16-L2048-D256-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 525901c526db50c47b14a27aa9cc6f5add3c0bbf781e6b571f85521de0d29d90; source digest: e884396f923e4d451136d6201e84a882b95526702f03b9b7f80c2fc5d5e430a1; time, L2 cold: median 56.3 us, 95 % interval [56.2, 56.4] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 54.18 us, 95 % interval [54.09, 54.23] us, 30 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.76 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 1.9x faster than the default (107.14 us); measured at: 2026-11-30T19:34:25.976+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 88813ca3864c297d58342963f3ed38057321cf751bbe01ac474b499fff3e61d2; source digest: 2abb075df1b3c3629a848e5f2e1f055132b5ad553c6717e3311423170727f66b; time, L2 cold: median 55.47 us, 95 % interval [55.39, 55.58] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 53.60 us, 95 % interval [53.52, 53.67] us, 70 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.26 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 1.87x faster than the default (103.97 us); measured at: 2026-11-30T21:32:34.536067+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0"
 #else
 #error "KTUNE_SELECTIVE_SCAN_ENTRY must be one of the entries above"
 #endif
@@ -4153,7 +3917,6 @@ namespace selective_scan {
 
 enum class Algorithm : int { direct = 0, staged = 1, piped = 2, chunked = 3, blockscan = 4 };
 enum class Reduction : int { shuffle = 0, transposed = 1, shared = 2 };
-enum class Barriers : int { split = 0, joint = 1 };
 enum class Copies : int { lanes = 0, bulk = 1 };
 enum class Exp : int { expf = 0, exp2f = 1, ex2 = 2 };
 #if KTUNE_SELECTIVE_SCAN_ENTRY == 1
@@ -4173,7 +3936,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4232,7 +3994,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4291,7 +4052,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4350,7 +4110,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4409,7 +4168,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4468,7 +4226,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4527,7 +4284,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4586,7 +4342,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4645,7 +4400,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4704,7 +4458,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4763,7 +4516,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4822,7 +4574,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4881,7 +4632,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4940,7 +4690,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -4999,7 +4748,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -5058,7 +4806,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -5117,7 +4864,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -5174,15 +4920,14 @@ struct B1_L512_D1536_N16 {
   static constexpr int kTimeWarps = 2;
   static constexpr int kItems = 8;
   static constexpr int kStatesAtOnce = 4;
-  static constexpr int kStages = 3;
+  static constexpr int kStages = 4;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
   static constexpr int kExpAhead = 2;
   static constexpr int kRowAhead = 4;
   static constexpr int kMinBlocks = 1;
-  static constexpr int kUnroll = 8;
+  static constexpr int kUnroll = 4;
   static constexpr int kVectorWidth = 1;
   static constexpr Exp kExp = static_cast<Exp>(KTUNE_SELECTIVE_SCAN_EXP_EX2);
   static constexpr bool kStaticD = 1 != 0;
@@ -5198,25 +4943,25 @@ struct B1_L512_D1536_N16 {
   static constexpr unsigned int kLaunch0GridX = 96u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
   static constexpr unsigned int kLaunch0ClusterY = 1u;
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
-  static constexpr unsigned int kLaunch0SmemBytes = 57440u;
+  static constexpr unsigned int kLaunch0SmemBytes = 65664u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 14.72;
-  static constexpr double kTimeColdCiLowUs = 14.592;
-  static constexpr double kTimeColdCiHighUs = 14.784;
-  static constexpr double kTimeHotMedianUs = 11.328;
+  static constexpr double kTimeColdMedianUs = 14.336;
+  static constexpr double kTimeColdCiLowUs = 14.208;
+  static constexpr double kTimeColdCiHighUs = 14.464;
+  static constexpr double kTimeHotMedianUs = 10.912;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L512-D1536-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L512-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 31bfc4de53dd4f1a48268540f17aa34effbc226d39c12fcdb10481bb342f163e; source digest: 111bad60c8f65ac838d1e16687751f78724aaaaa854173e3c5bdc8a21eee9cd8; time, L2 cold: median 14.72 us, 95 % interval [14.59, 14.78] us, 80 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 11.33 us, 95 % interval [11.24, 11.42] us, 80 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.03 of the tolerance, max |error| 8.77e-06; noise floor: 0.87 %; tied: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.1x faster than the default (30.98 us); measured at: 2026-11-30T19:30:27.457897+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L512-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: aa29189742deaa042af20ed111bec213c561a6e319cbf31232085af861525476; source digest: a78887709cef8c13e5a7863672fe53361ad1695f83ec60217b86a43ee23ae6a3; time, L2 cold: median 14.3 us, 95 % interval [14.2, 14.5] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 10.912 us, 95 % interval [10.906, 10.923] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.03 of the tolerance, max |error| 8.77e-06; noise floor: 0.76 %; tied: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.75x faster than the default (39.4 us); measured at: 2026-11-30T21:36:14.833+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L512_D2048_N16 {
@@ -5232,10 +4977,9 @@ struct B1_L512_D2048_N16 {
   static constexpr int kTimeWarps = 2;
   static constexpr int kItems = 8;
   static constexpr int kStatesAtOnce = 4;
-  static constexpr int kStages = 3;
+  static constexpr int kStages = 4;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
   static constexpr int kExpAhead = 2;
   static constexpr int kRowAhead = 4;
@@ -5256,25 +5000,25 @@ struct B1_L512_D2048_N16 {
   static constexpr unsigned int kLaunch0GridX = 128u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
   static constexpr unsigned int kLaunch0ClusterY = 1u;
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
-  static constexpr unsigned int kLaunch0SmemBytes = 57440u;
+  static constexpr unsigned int kLaunch0SmemBytes = 65664u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 14.656;
-  static constexpr double kTimeColdCiLowUs = 14.464;
-  static constexpr double kTimeColdCiHighUs = 14.816;
-  static constexpr double kTimeHotMedianUs = 11.3208;
+  static constexpr double kTimeColdMedianUs = 14.96;
+  static constexpr double kTimeColdCiLowUs = 14.88;
+  static constexpr double kTimeColdCiHighUs = 15.104;
+  static constexpr double kTimeHotMedianUs = 11.4656;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L512-D2048-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L512-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 74b0e5ac4bdb173c0209a81d8acbc8f95753158e3a944e7fcd2fa2d45669b8e5; source digest: 7f481e136b410e284f3fce83d2fd4a41bddfbf903137e96f5fe9eb3051873331; time, L2 cold: median 14.7 us, 95 % interval [14.5, 14.8] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 11.321 us, 95 % interval [11.312, 11.326] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.0256 of the tolerance, max |error| 1.23e-05; noise floor: 1.7 %; tied: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_32.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.16x faster than the default (31.60 us); warning: the noise floor is 1.7 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart; measured at: 2026-11-30T19:34:44.043+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L512-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: e3c06d857d007ed0ba1b8663ae7b5f7df501077c44468b22a4756d98e3595d84; source digest: bb91d99c825d7a958f2024b8905c8b58fe22e53d6493f252b20ea2b5d6855d05; time, L2 cold: median 15.0 us, 95 % interval [14.9, 15.1] us, 90 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 3.0 us); time, L2 hot: median 11.47 us, 95 % interval [11.45, 11.48] us, 90 samples (event pair behind a delay, 20 launches, empty pair 2.9 us and event pair behind a delay, 20 launches, empty pair 3.0 us); error: 0.0256 of the tolerance, max |error| 1.23e-05; noise floor: 0.32 %; tied: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 2.07x faster than the default (30.92 us); measured at: 2026-11-30T21:33:56.026112+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L512_D3072_N16 {
@@ -5290,15 +5034,14 @@ struct B1_L512_D3072_N16 {
   static constexpr int kTimeWarps = 2;
   static constexpr int kItems = 8;
   static constexpr int kStatesAtOnce = 4;
-  static constexpr int kStages = 3;
+  static constexpr int kStages = 4;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
-  static constexpr int kExpAhead = 0;
-  static constexpr int kRowAhead = 4;
+  static constexpr int kExpAhead = 1;
+  static constexpr int kRowAhead = 2;
   static constexpr int kMinBlocks = 1;
-  static constexpr int kUnroll = 4;
+  static constexpr int kUnroll = 2;
   static constexpr int kVectorWidth = 1;
   static constexpr Exp kExp = static_cast<Exp>(KTUNE_SELECTIVE_SCAN_EXP_EX2);
   static constexpr bool kStaticD = 1 != 0;
@@ -5314,25 +5057,25 @@ struct B1_L512_D3072_N16 {
   static constexpr unsigned int kLaunch0GridX = 96u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
   static constexpr unsigned int kLaunch0ClusterY = 1u;
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
-  static constexpr unsigned int kLaunch0SmemBytes = 69728u;
+  static constexpr unsigned int kLaunch0SmemBytes = 82048u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 19.168;
-  static constexpr double kTimeColdCiLowUs = 19.008;
-  static constexpr double kTimeColdCiHighUs = 19.392;
-  static constexpr double kTimeHotMedianUs = 15.7536;
+  static constexpr double kTimeColdMedianUs = 19.056;
+  static constexpr double kTimeColdCiLowUs = 18.816;
+  static constexpr double kTimeColdCiHighUs = 19.136;
+  static constexpr double kTimeHotMedianUs = 15.5856;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L512-D3072-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L512-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 89b26c5fb7f7363fa8c7168f315c92f810027cf5769c46b2d9ccf5c3e9609698; source digest: 707815779237f62cf02bfd9d984bc970817980bb8bd30014634be9e60e3e1e74; time, L2 cold: median 19.2 us, 95 % interval [19.0, 19.4] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 15.754 us, 95 % interval [15.749, 15.762] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.0345 of the tolerance, max |error| 1.06e-05; noise floor: 0.66 %; tied: piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; against the default: 1.65x faster than the default (31.62 us); measured at: 2026-11-30T19:34:50.337+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L512-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: e4f64f425bec1a0a40c879317f959e025baab836ab8949810ab07e8ef523ff9a; source digest: 3b50d41c5d6733baf112888935563f5c11adbe3e8f59f1d765b1a87c964a8cbf; time, L2 cold: median 19.1 us, 95 % interval [18.8, 19.1] us, 40 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 15.586 us, 95 % interval [15.581, 15.592] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.0345 of the tolerance, max |error| 1.06e-05; noise floor: 1.4 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_4.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 2.11x faster than the default (40.18 us); warning: the noise floor is 1.4 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart; measured at: 2026-11-30T21:36:36.038+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L512_D4096_N16 {
@@ -5348,15 +5091,14 @@ struct B1_L512_D4096_N16 {
   static constexpr int kTimeWarps = 2;
   static constexpr int kItems = 8;
   static constexpr int kStatesAtOnce = 4;
-  static constexpr int kStages = 4;
+  static constexpr int kStages = 3;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
-  static constexpr int kExpAhead = 2;
-  static constexpr int kRowAhead = 4;
+  static constexpr int kExpAhead = 1;
+  static constexpr int kRowAhead = 2;
   static constexpr int kMinBlocks = 1;
-  static constexpr int kUnroll = 8;
+  static constexpr int kUnroll = 2;
   static constexpr int kVectorWidth = 1;
   static constexpr Exp kExp = static_cast<Exp>(KTUNE_SELECTIVE_SCAN_EXP_EX2);
   static constexpr bool kStaticD = 1 != 0;
@@ -5372,30 +5114,30 @@ struct B1_L512_D4096_N16 {
   static constexpr unsigned int kLaunch0GridX = 128u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
   static constexpr unsigned int kLaunch0ClusterY = 1u;
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
-  static constexpr unsigned int kLaunch0SmemBytes = 82048u;
+  static constexpr unsigned int kLaunch0SmemBytes = 69728u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 19.824;
-  static constexpr double kTimeColdCiLowUs = 19.68;
-  static constexpr double kTimeColdCiHighUs = 20.0;
-  static constexpr double kTimeHotMedianUs = 16.4032;
+  static constexpr double kTimeColdMedianUs = 19.48;
+  static constexpr double kTimeColdCiLowUs = 19.344;
+  static constexpr double kTimeColdCiHighUs = 19.648;
+  static constexpr double kTimeHotMedianUs = 16.0612;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L512-D4096-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L512-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: d694a3ea8c95322da4860e663cb6f6c2eec0de05fa7c788d27878ed6f4cf9d61; source digest: 788d8c3592287bca69e8b85a7f2a13b42d1d14f72d807f0b40a324cc9a5559e2; time, L2 cold: median 19.8 us, 95 % interval [19.7, 20.0] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 16.403 us, 95 % interval [16.397, 16.414] us, 30 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.0257 of the tolerance, max |error| 9.08e-06; noise floor: 0.48 %; tied: piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 1.61x faster than the default (31.95 us); measured at: 2026-11-30T19:34:54.903+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L512-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 73bdcefa14c1df2a48a5daec553ac202cb1a43274ec748693eb3c175bcdd6d06; source digest: a562660173cc109892afe7a1115dec19dd288e2a6731ac7f50eecd17d07066d6; time, L2 cold: median 19.5 us, 95 % interval [19.3, 19.6] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 16.06 us, 95 % interval [16.01, 16.12] us, 60 samples (event pair behind a delay, 20 launches, empty pair 2.9 us); error: 0.0257 of the tolerance, max |error| 9.08e-06; noise floor: 1.1 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_4.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 1.6x faster than the default (31.26 us); warning: the noise floor is 1.1 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart; measured at: 2026-11-30T21:35:08.181797+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L512_D5120_N16 {
   static constexpr Algorithm kAlgorithm = static_cast<Algorithm>(KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED);
-  static constexpr int kBlockSize = 256;
+  static constexpr int kBlockSize = 128;
   static constexpr int kThreadsPerPair = 4;
   static constexpr Reduction kReduction = static_cast<Reduction>(KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED);
   static constexpr int kPrefetch = 0;
@@ -5408,11 +5150,10 @@ struct B1_L512_D5120_N16 {
   static constexpr int kStatesAtOnce = 4;
   static constexpr int kStages = 4;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
-  static constexpr int kExpAhead = 2;
-  static constexpr int kRowAhead = 4;
+  static constexpr int kExpAhead = 0;
+  static constexpr int kRowAhead = 2;
   static constexpr int kMinBlocks = 1;
   static constexpr int kUnroll = 4;
   static constexpr int kVectorWidth = 1;
@@ -5427,28 +5168,28 @@ struct B1_L512_D5120_N16 {
   static constexpr long long kConstantD = 5120;
   static constexpr int kLaunchCount = 1;
   static constexpr const char* kLaunch0Kernel = "selective_scan_piped";
-  static constexpr unsigned int kLaunch0GridX = 80u;
+  static constexpr unsigned int kLaunch0GridX = 160u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 384u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
   static constexpr unsigned int kLaunch0ClusterY = 1u;
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
-  static constexpr unsigned int kLaunch0SmemBytes = 147584u;
+  static constexpr unsigned int kLaunch0SmemBytes = 82048u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 28.24;
-  static constexpr double kTimeColdCiLowUs = 28.16;
-  static constexpr double kTimeColdCiHighUs = 28.32;
-  static constexpr double kTimeHotMedianUs = 24.7744;
+  static constexpr double kTimeColdMedianUs = 28.632;
+  static constexpr double kTimeColdCiLowUs = 28.512;
+  static constexpr double kTimeColdCiHighUs = 28.768;
+  static constexpr double kTimeHotMedianUs = 25.27242;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_0.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L512-D5120-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L512-D5120-N16; configuration: piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3db4e069fbc1998b473bd588fd447ebc1bdc7d6b16e2baf0dbd55a63e7bebb39; source digest: b385d9d4f257cd31fe748ddfa54ba4fb532f63c7b6938de1500c0d8edbf84a15; time, L2 cold: median 28.24 us, 95 % interval [28.16, 28.32] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 24.77 us, 95 % interval [24.77, 24.80] us, 30 samples (event pair behind a delay, 15 launches, empty pair 2.9 us); error: 0.0338 of the tolerance, max |error| 1.37e-05; noise floor: 0.72 %; tied: none; against the default: 1.14x faster than the default (32.2 us); measured at: 2026-11-30T19:35:00.693+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L512-D5120-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_0.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: e1aaf7c6b9611d06931736e493da6e0d39cc4d4dc5655369fd4bf998412998ab; source digest: eda8fdef997b847a0256d1a38664043e7a48bcfd99b2d8b5152414e149aa3c44; time, L2 cold: median 28.6 us, 95 % interval [28.5, 28.8] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 25.3 us, 95 % interval [25.2, 25.4] us, 60 samples (event pair behind a delay, 14 launches, empty pair 2.9 us and event pair behind a delay, 15 launches, empty pair 2.9 us); error: 0.0338 of the tolerance, max |error| 1.37e-05; noise floor: 1.1 %; tied: piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_2.unroll_4.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 1.42x faster than the default (40.58 us); warning: the noise floor is 1.1 %, above 1 %: neither clocks, throttling nor other processes explain it; smaller differences count as ties, a search on a quieter GPU tells more apart; measured at: 2026-11-30T21:35:47.312788+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L2048_D1536_N16 {
@@ -5457,19 +5198,18 @@ struct B1_L2048_D1536_N16 {
   static constexpr int kThreadsPerPair = 8;
   static constexpr Reduction kReduction = static_cast<Reduction>(KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED);
   static constexpr int kPrefetch = 0;
-  static constexpr int kTileL = 64;
+  static constexpr int kTileL = 32;
   static constexpr int kChunks = 8;
   static constexpr int kChannels = 8;
   static constexpr int kLaneChannels = 4;
   static constexpr int kTimeWarps = 2;
   static constexpr int kItems = 8;
   static constexpr int kStatesAtOnce = 4;
-  static constexpr int kStages = 3;
+  static constexpr int kStages = 4;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
-  static constexpr int kExpAhead = 2;
+  static constexpr int kExpAhead = 1;
   static constexpr int kRowAhead = 4;
   static constexpr int kMinBlocks = 1;
   static constexpr int kUnroll = 8;
@@ -5488,25 +5228,25 @@ struct B1_L2048_D1536_N16 {
   static constexpr unsigned int kLaunch0GridX = 96u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
   static constexpr unsigned int kLaunch0ClusterY = 1u;
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
-  static constexpr unsigned int kLaunch0SmemBytes = 114784u;
+  static constexpr unsigned int kLaunch0SmemBytes = 65664u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 38.288;
-  static constexpr double kTimeColdCiLowUs = 38.176;
-  static constexpr double kTimeColdCiHighUs = 38.368;
-  static constexpr double kTimeHotMedianUs = 34.92436;
+  static constexpr double kTimeColdMedianUs = 38.464;
+  static constexpr double kTimeColdCiLowUs = 38.336;
+  static constexpr double kTimeColdCiHighUs = 38.592;
+  static constexpr double kTimeHotMedianUs = 35.232;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L2048-D1536-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L2048-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3ec867e3de8cd6234d19d14be514381e1d5e020dc62f28f47f8accdfb0269dba; source digest: 7d8ce2363dfa3c1c2a28652b80b7c6b113149b8d48f5a3e4078166ba48780028; time, L2 cold: median 38.29 us, 95 % interval [38.18, 38.37] us, 65 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 34.9 us, 95 % interval [34.8, 35.1] us, 65 samples (event pair behind a delay, 11 launches, empty pair 2.9 us); error: 0.0306 of the tolerance, max |error| 1.07e-05; noise floor: 0.38 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.72x faster than the default (104.2 us); measured at: 2026-11-30T19:30:43.715016+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L2048-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 6b3b1f440c89769801d1772b66a51f9f798a19c38f14999dff4350fc3bc351f8; source digest: f1037a1b2e466da8e07cc77bfa71e7ee727fc03a2b0fc7dcdf3abfeb0fb56f7c; time, L2 cold: median 38.5 us, 95 % interval [38.3, 38.6] us, 40 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 35.23 us, 95 % interval [35.22, 35.25] us, 30 samples (event pair behind a delay, 11 launches, empty pair 2.9 us); error: 0.0306 of the tolerance, max |error| 1.07e-05; noise floor: 0.25 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 3.6x faster than the default (138.6 us); measured at: 2026-11-30T21:36:16.038+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L2048_D2048_N16 {
@@ -5524,8 +5264,7 @@ struct B1_L2048_D2048_N16 {
   static constexpr int kStatesAtOnce = 4;
   static constexpr int kStages = 3;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
   static constexpr int kExpAhead = 2;
   static constexpr int kRowAhead = 4;
@@ -5546,7 +5285,7 @@ struct B1_L2048_D2048_N16 {
   static constexpr unsigned int kLaunch0GridX = 128u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
@@ -5554,17 +5293,17 @@ struct B1_L2048_D2048_N16 {
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
   static constexpr unsigned int kLaunch0SmemBytes = 114784u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 38.536;
-  static constexpr double kTimeColdCiLowUs = 38.416;
-  static constexpr double kTimeColdCiHighUs = 38.688;
-  static constexpr double kTimeHotMedianUs = 36.16291;
+  static constexpr double kTimeColdMedianUs = 38.864;
+  static constexpr double kTimeColdCiLowUs = 38.784;
+  static constexpr double kTimeColdCiHighUs = 39.04;
+  static constexpr double kTimeHotMedianUs = 36.59055;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L2048-D2048-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L2048-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 5d74f6de114a2167468d5b40a09a714268556ad3bff2b44c8f14852cc9795195; source digest: fdca6f7772f631e1d601f5c24366434ff11733526b85d330baffa53f4c4ff379; time, L2 cold: median 38.5 us, 95 % interval [38.4, 38.7] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 2.8 us); time, L2 hot: median 36.2 us, 95 % interval [36.0, 36.3] us, 70 samples (event pair behind a delay, 11 launches, empty pair 2.9 us and event pair behind a delay, 11 launches, empty pair 2.8 us); error: 0.0435 of the tolerance, max |error| 1.67e-05; noise floor: 0.62 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.76x faster than the default (106.55 us); measured at: 2026-11-30T19:31:55.847085+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L2048-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: bc93629bca015a4efcca7f029f6a3af011627fb4ea120814f7d9f37cb8405872; source digest: 528b8f7ffff193a321402e04386d371006335fc4df9921184833d6abb9532078; time, L2 cold: median 38.9 us, 95 % interval [38.8, 39.0] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 36.59 us, 95 % interval [36.50, 36.69] us, 30 samples (event pair behind a delay, 11 launches, empty pair 2.9 us); error: 0.0435 of the tolerance, max |error| 1.67e-05; noise floor: 0.83 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 2.67x faster than the default (103.7 us); measured at: 2026-11-30T21:36:32.330+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L2048_D3072_N16 {
@@ -5582,13 +5321,12 @@ struct B1_L2048_D3072_N16 {
   static constexpr int kStatesAtOnce = 4;
   static constexpr int kStages = 4;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
-  static constexpr int kExpAhead = 2;
-  static constexpr int kRowAhead = 4;
+  static constexpr int kExpAhead = 1;
+  static constexpr int kRowAhead = 2;
   static constexpr int kMinBlocks = 1;
-  static constexpr int kUnroll = 16;
+  static constexpr int kUnroll = 2;
   static constexpr int kVectorWidth = 1;
   static constexpr Exp kExp = static_cast<Exp>(KTUNE_SELECTIVE_SCAN_EXP_EX2);
   static constexpr bool kStaticD = 1 != 0;
@@ -5604,7 +5342,7 @@ struct B1_L2048_D3072_N16 {
   static constexpr unsigned int kLaunch0GridX = 96u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
@@ -5612,17 +5350,17 @@ struct B1_L2048_D3072_N16 {
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
   static constexpr unsigned int kLaunch0SmemBytes = 163968u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 56.112;
-  static constexpr double kTimeColdCiLowUs = 55.84;
-  static constexpr double kTimeColdCiHighUs = 56.256;
-  static constexpr double kTimeHotMedianUs = 53.952;
+  static constexpr double kTimeColdMedianUs = 55.128;
+  static constexpr double kTimeColdCiLowUs = 55.008;
+  static constexpr double kTimeColdCiHighUs = 55.248;
+  static constexpr double kTimeHotMedianUs = 53.576;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L2048-D3072-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L2048-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 16f63ab672d0f360b23403947b8eb1b696036ba494dc85ad1353c2f96bdfe169; source digest: 4d482651f947545a6ab3c7c2c16c40d63749d1da92a499757d3138d8e651c559; time, L2 cold: median 56.1 us, 95 % interval [55.8, 56.3] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 53.95 us, 95 % interval [53.89, 53.98] us, 30 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.035 of the tolerance, max |error| 1.33e-05; noise floor: 0.43 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 1.88x faster than the default (105.76 us); measured at: 2026-11-30T19:34:51.389+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L2048-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: fa78fe03f5d931fa8e3837d97ff09d7b71f0b9dac657995aad5a2653d4c4c4d6; source digest: b027b2e57e57e0ccc480b353e23850ed7cebc7f05cab1593e63bf35f8610625f; time, L2 cold: median 55.1 us, 95 % interval [55.0, 55.2] us, 175 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 53.6 us, 95 % interval [53.5, 53.7] us, 175 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.035 of the tolerance, max |error| 1.33e-05; noise floor: 0.58 %; tied: none; against the default: 2.55x faster than the default (140.50 us); measured at: 2026-11-30T21:34:47.292109+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L2048_D4096_N16 {
@@ -5640,13 +5378,12 @@ struct B1_L2048_D4096_N16 {
   static constexpr int kStatesAtOnce = 4;
   static constexpr int kStages = 3;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
-  static constexpr int kExpAhead = 2;
-  static constexpr int kRowAhead = 4;
+  static constexpr int kExpAhead = 1;
+  static constexpr int kRowAhead = 2;
   static constexpr int kMinBlocks = 1;
-  static constexpr int kUnroll = 16;
+  static constexpr int kUnroll = 2;
   static constexpr int kVectorWidth = 1;
   static constexpr Exp kExp = static_cast<Exp>(KTUNE_SELECTIVE_SCAN_EXP_EX2);
   static constexpr bool kStaticD = 1 != 0;
@@ -5662,7 +5399,7 @@ struct B1_L2048_D4096_N16 {
   static constexpr unsigned int kLaunch0GridX = 128u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
@@ -5670,17 +5407,17 @@ struct B1_L2048_D4096_N16 {
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
   static constexpr unsigned int kLaunch0SmemBytes = 139360u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 56.352;
-  static constexpr double kTimeColdCiLowUs = 56.224;
-  static constexpr double kTimeColdCiHighUs = 56.48;
-  static constexpr double kTimeHotMedianUs = 54.045;
+  static constexpr double kTimeColdMedianUs = 55.664;
+  static constexpr double kTimeColdCiLowUs = 55.472;
+  static constexpr double kTimeColdCiHighUs = 55.856;
+  static constexpr double kTimeHotMedianUs = 53.872;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L2048-D4096-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L2048-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 8d79b0d61d9f23bdd0a440113e129b88d3f122a562c9c5a9bbe45740addcc79f; source digest: d3a4c60158ba7e736d8486a2ff2a290f6fc89c024cb83ad3b5175bd76f072b12; time, L2 cold: median 56.4 us, 95 % interval [56.2, 56.5] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 54.0 us, 95 % interval [53.8, 54.2] us, 70 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.0353 of the tolerance, max |error| 1.37e-05; noise floor: 0.4 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 1.9x faster than the default (107.0 us); measured at: 2026-11-30T19:33:22.658956+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L2048-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 319b85de6ad2292128c03753f086b6eb94a79a0774a3ed5d731dfba50276bd68; source digest: 01b909fc4c2cd7c9cd4a9f74bf4542f386eb3efbfc518e1e34022faf596309b4; time, L2 cold: median 55.7 us, 95 % interval [55.5, 55.9] us, 90 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 3.0 us); time, L2 hot: median 53.87 us, 95 % interval [53.79, 53.96] us, 90 samples (event pair behind a delay, 8 launches, empty pair 2.9 us and event pair behind a delay, 8 launches, empty pair 3.0 us); error: 0.0353 of the tolerance, max |error| 1.37e-05; noise floor: 0.38 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; against the default: 1.87x faster than the default (104.12 us); measured at: 2026-11-30T21:35:18.038992+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L2048_D5120_N16 {
@@ -5698,11 +5435,10 @@ struct B1_L2048_D5120_N16 {
   static constexpr int kStatesAtOnce = 4;
   static constexpr int kStages = 4;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
-  static constexpr int kExpAhead = 2;
-  static constexpr int kRowAhead = 4;
+  static constexpr int kExpAhead = 1;
+  static constexpr int kRowAhead = 2;
   static constexpr int kMinBlocks = 1;
   static constexpr int kUnroll = 4;
   static constexpr int kVectorWidth = 1;
@@ -5720,7 +5456,7 @@ struct B1_L2048_D5120_N16 {
   static constexpr unsigned int kLaunch0GridX = 80u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 384u;
+  static constexpr unsigned int kLaunch0BlockX = 320u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
@@ -5728,17 +5464,17 @@ struct B1_L2048_D5120_N16 {
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
   static constexpr unsigned int kLaunch0SmemBytes = 147584u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 91.536;
-  static constexpr double kTimeColdCiLowUs = 91.392;
-  static constexpr double kTimeColdCiHighUs = 91.68;
-  static constexpr double kTimeHotMedianUs = 89.8224;
+  static constexpr double kTimeColdMedianUs = 93.04;
+  static constexpr double kTimeColdCiLowUs = 92.864;
+  static constexpr double kTimeColdCiHighUs = 93.184;
+  static constexpr double kTimeHotMedianUs = 91.4272;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L2048-D5120-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L2048-D5120-N16; configuration: piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3db4e069fbc1998b473bd588fd447ebc1bdc7d6b16e2baf0dbd55a63e7bebb39; source digest: b385d9d4f257cd31fe748ddfa54ba4fb532f63c7b6938de1500c0d8edbf84a15; time, L2 cold: median 91.5 us, 95 % interval [91.4, 91.7] us, 65 samples (event pair behind a delay, one launch, empty pair 3.1 us and event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 89.82 us, 95 % interval [89.75, 89.90] us, 65 samples (event pair behind a delay, 5 launches, empty pair 3.1 us and event pair behind a delay, 5 launches, empty pair 2.9 us); error: 0.0379 of the tolerance, max |error| 1.37e-05; noise floor: 0.51 %; tied: none; against the default: 1.16x faster than the default (106.2 us); measured at: 2026-11-30T19:34:09.858854+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L2048-D5120-N16; configuration: piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: d4dae9c245c6cc47f441e1518d3e7903f2d8c58b734ee3f5ca1dc127c8231462; source digest: 608d940ab57e6f120758518f2887b8106c6206d3e704d0b3f7b4112cb37ce0fd; time, L2 cold: median 93.0 us, 95 % interval [92.9, 93.2] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 91.43 us, 95 % interval [91.34, 91.53] us, 30 samples (event pair behind a delay, 5 launches, empty pair 2.9 us); error: 0.0379 of the tolerance, max |error| 1.37e-05; noise floor: 0.52 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 1.52x faster than the default (141.09 us); measured at: 2026-11-30T21:36:44.588+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L8192_D1536_N16 {
@@ -5756,8 +5492,7 @@ struct B1_L8192_D1536_N16 {
   static constexpr int kStatesAtOnce = 4;
   static constexpr int kStages = 3;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
   static constexpr int kExpAhead = 2;
   static constexpr int kRowAhead = 4;
@@ -5778,7 +5513,7 @@ struct B1_L8192_D1536_N16 {
   static constexpr unsigned int kLaunch0GridX = 96u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
@@ -5786,17 +5521,17 @@ struct B1_L8192_D1536_N16 {
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
   static constexpr unsigned int kLaunch0SmemBytes = 114784u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 132.24;
-  static constexpr double kTimeColdCiLowUs = 132.032;
-  static constexpr double kTimeColdCiHighUs = 132.384;
-  static constexpr double kTimeHotMedianUs = 131.92;
+  static constexpr double kTimeColdMedianUs = 133.272;
+  static constexpr double kTimeColdCiLowUs = 133.072;
+  static constexpr double kTimeColdCiHighUs = 133.536;
+  static constexpr double kTimeHotMedianUs = 132.664;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L8192-D1536-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L8192-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3ec867e3de8cd6234d19d14be514381e1d5e020dc62f28f47f8accdfb0269dba; source digest: 7d8ce2363dfa3c1c2a28652b80b7c6b113149b8d48f5a3e4078166ba48780028; time, L2 cold: median 132.2 us, 95 % interval [132.0, 132.4] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 2.8 us); time, L2 hot: median 131.9 us, 95 % interval [131.6, 132.3] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us and event pair behind a delay, one launch, empty pair 2.8 us); error: 0.0419 of the tolerance, max |error| 1.27e-05; noise floor: 0.39 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 3.01x faster than the default (397.5 us); measured at: 2026-11-30T19:30:57.271377+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L8192-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: ad8c145f1eaed264c0fe6c5515921d484b3683add4a11d6de7aadfad26f73a71; source digest: a0380c69b74271896f83bf80ac4511870c1959958d79223b69f4d2bb41393e61; time, L2 cold: median 133.3 us, 95 % interval [133.1, 133.5] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 132.7 us, 95 % interval [132.5, 132.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0419 of the tolerance, max |error| 1.27e-05; noise floor: 0.44 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 4.01x faster than the default (535.1 us); measured at: 2026-11-30T21:33:10.307921+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L8192_D2048_N16 {
@@ -5814,8 +5549,7 @@ struct B1_L8192_D2048_N16 {
   static constexpr int kStatesAtOnce = 4;
   static constexpr int kStages = 4;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
   static constexpr int kExpAhead = 2;
   static constexpr int kRowAhead = 4;
@@ -5836,7 +5570,7 @@ struct B1_L8192_D2048_N16 {
   static constexpr unsigned int kLaunch0GridX = 128u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
@@ -5844,17 +5578,17 @@ struct B1_L8192_D2048_N16 {
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
   static constexpr unsigned int kLaunch0SmemBytes = 131200u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 134.224;
-  static constexpr double kTimeColdCiLowUs = 134.08;
-  static constexpr double kTimeColdCiHighUs = 134.464;
-  static constexpr double kTimeHotMedianUs = 133.928;
+  static constexpr double kTimeColdMedianUs = 135.648;
+  static constexpr double kTimeColdCiLowUs = 135.36;
+  static constexpr double kTimeColdCiHighUs = 135.808;
+  static constexpr double kTimeHotMedianUs = 134.928;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L8192-D2048-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L8192-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: aaebb231d2341aba60661756dc1559bbe74bc91c369e7690f1052b21951efeea; source digest: 331cb8cf97f800664d4339ba663e5ff0dcb15e253cba242bec8d4fbe56cc71a0; time, L2 cold: median 134.2 us, 95 % interval [134.1, 134.5] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us); time, L2 hot: median 133.9 us, 95 % interval [133.8, 134.2] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us); error: 0.0375 of the tolerance, max |error| 1.92e-05; noise floor: 0.15 %; tied: none; against the default: 3.03x faster than the default (407.1 us); measured at: 2026-11-30T19:32:07.086539+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L8192-D2048-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 9f2897cb38724f0cd12ee68712be28d3e7cce0a5ca63e39d1d98dbdf054b44b8; source digest: 601d962fdd0f5bd15be2b219338853dd342fbe2771cb8b14bbb6b73125ba2fd7; time, L2 cold: median 135.6 us, 95 % interval [135.4, 135.8] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 134.9 us, 95 % interval [134.8, 135.1] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0375 of the tolerance, max |error| 1.92e-05; noise floor: 0.33 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_1.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 2.91x faster than the default (394.8 us); measured at: 2026-11-30T21:36:34.890+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L8192_D3072_N16 {
@@ -5872,13 +5606,12 @@ struct B1_L8192_D3072_N16 {
   static constexpr int kStatesAtOnce = 4;
   static constexpr int kStages = 4;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
-  static constexpr int kExpAhead = 0;
-  static constexpr int kRowAhead = 4;
+  static constexpr int kExpAhead = 1;
+  static constexpr int kRowAhead = 2;
   static constexpr int kMinBlocks = 1;
-  static constexpr int kUnroll = 16;
+  static constexpr int kUnroll = 2;
   static constexpr int kVectorWidth = 1;
   static constexpr Exp kExp = static_cast<Exp>(KTUNE_SELECTIVE_SCAN_EXP_EX2);
   static constexpr bool kStaticD = 1 != 0;
@@ -5894,7 +5627,7 @@ struct B1_L8192_D3072_N16 {
   static constexpr unsigned int kLaunch0GridX = 96u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
@@ -5902,17 +5635,17 @@ struct B1_L8192_D3072_N16 {
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
   static constexpr unsigned int kLaunch0SmemBytes = 163968u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 200.256;
-  static constexpr double kTimeColdCiLowUs = 200.096;
-  static constexpr double kTimeColdCiHighUs = 200.384;
-  static constexpr double kTimeHotMedianUs = 199.792;
+  static constexpr double kTimeColdMedianUs = 199.504;
+  static constexpr double kTimeColdCiLowUs = 199.328;
+  static constexpr double kTimeColdCiHighUs = 199.712;
+  static constexpr double kTimeHotMedianUs = 199.488;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L8192-D3072-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L8192-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: f95280d165a3009dfb5b1c52fb7502bac21f0aee4f84021bc1ea53ead757dba3; source digest: 0bb799f3a14f1f4d2522688984e6b524e16d775f3b077a1fdbad4dd19f250911; time, L2 cold: median 200.3 us, 95 % interval [200.1, 200.4] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 199.8 us, 95 % interval [199.6, 199.9] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0429 of the tolerance, max |error| 1.44e-05; noise floor: 0.19 %; tied: none; against the default: 2.01x faster than the default (402.2 us); measured at: 2026-11-30T19:34:54.135+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L8192-D3072-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: fa78fe03f5d931fa8e3837d97ff09d7b71f0b9dac657995aad5a2653d4c4c4d6; source digest: b027b2e57e57e0ccc480b353e23850ed7cebc7f05cab1593e63bf35f8610625f; time, L2 cold: median 199.5 us, 95 % interval [199.3, 199.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 199.5 us, 95 % interval [199.3, 199.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0429 of the tolerance, max |error| 1.44e-05; noise floor: 0.24 %; tied: none; against the default: 2.72x faster than the default (542.02 us); measured at: 2026-11-30T21:34:56.754184+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L8192_D4096_N16 {
@@ -5928,15 +5661,14 @@ struct B1_L8192_D4096_N16 {
   static constexpr int kTimeWarps = 2;
   static constexpr int kItems = 8;
   static constexpr int kStatesAtOnce = 4;
-  static constexpr int kStages = 3;
+  static constexpr int kStages = 4;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
-  static constexpr int kExpAhead = 2;
-  static constexpr int kRowAhead = 4;
+  static constexpr int kExpAhead = 1;
+  static constexpr int kRowAhead = 2;
   static constexpr int kMinBlocks = 1;
-  static constexpr int kUnroll = 16;
+  static constexpr int kUnroll = 2;
   static constexpr int kVectorWidth = 1;
   static constexpr Exp kExp = static_cast<Exp>(KTUNE_SELECTIVE_SCAN_EXP_EX2);
   static constexpr bool kStaticD = 1 != 0;
@@ -5952,49 +5684,48 @@ struct B1_L8192_D4096_N16 {
   static constexpr unsigned int kLaunch0GridX = 128u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
   static constexpr unsigned int kLaunch0ClusterY = 1u;
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
-  static constexpr unsigned int kLaunch0SmemBytes = 139360u;
+  static constexpr unsigned int kLaunch0SmemBytes = 163968u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 201.408;
-  static constexpr double kTimeColdCiLowUs = 201.024;
-  static constexpr double kTimeColdCiHighUs = 201.952;
-  static constexpr double kTimeHotMedianUs = 200.592;
+  static constexpr double kTimeColdMedianUs = 202.024;
+  static constexpr double kTimeColdCiLowUs = 201.536;
+  static constexpr double kTimeColdCiHighUs = 202.368;
+  static constexpr double kTimeHotMedianUs = 201.896;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L8192-D4096-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L8192-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 8d79b0d61d9f23bdd0a440113e129b88d3f122a562c9c5a9bbe45740addcc79f; source digest: d3a4c60158ba7e736d8486a2ff2a290f6fc89c024cb83ad3b5175bd76f072b12; time, L2 cold: median 201.4 us, 95 % interval [201.0, 202.0] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 200.6 us, 95 % interval [200.4, 200.7] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0428 of the tolerance, max |error| 1.42e-05; noise floor: 0.094 %; tied: none; against the default: 2.02x faster than the default (407.3 us); measured at: 2026-11-30T19:34:59.076+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L8192-D4096-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: f197efcd11e86999c53d0f16fc00de8b7a3cb61b637bd2d784bfd193274e66e1; source digest: 7774316680b99f658a3704482cfacbdc485f50face9c0288841cadc22548beb1; time, L2 cold: median 202.0 us, 95 % interval [201.5, 202.4] us, 60 samples (event pair behind a delay, one launch, empty pair 3.0 us and event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 201.9 us, 95 % interval [201.3, 202.4] us, 60 samples (event pair behind a delay, one launch, empty pair 3.0 us and event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0428 of the tolerance, max |error| 1.42e-05; noise floor: 0.35 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; against the default: 1.96x faster than the default (395.2 us); measured at: 2026-11-30T21:35:32.824126+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L8192_D5120_N16 {
   static constexpr Algorithm kAlgorithm = static_cast<Algorithm>(KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED);
-  static constexpr int kBlockSize = 256;
+  static constexpr int kBlockSize = 128;
   static constexpr int kThreadsPerPair = 4;
   static constexpr Reduction kReduction = static_cast<Reduction>(KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED);
   static constexpr int kPrefetch = 0;
-  static constexpr int kTileL = 32;
+  static constexpr int kTileL = 64;
   static constexpr int kChunks = 8;
   static constexpr int kChannels = 8;
   static constexpr int kLaneChannels = 4;
   static constexpr int kTimeWarps = 2;
   static constexpr int kItems = 8;
   static constexpr int kStatesAtOnce = 4;
-  static constexpr int kStages = 4;
+  static constexpr int kStages = 2;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
-  static constexpr int kExpAhead = 2;
-  static constexpr int kRowAhead = 4;
+  static constexpr int kExpAhead = 1;
+  static constexpr int kRowAhead = 2;
   static constexpr int kMinBlocks = 1;
-  static constexpr int kUnroll = 4;
+  static constexpr int kUnroll = 2;
   static constexpr int kVectorWidth = 1;
   static constexpr Exp kExp = static_cast<Exp>(KTUNE_SELECTIVE_SCAN_EXP_EX2);
   static constexpr bool kStaticD = 1 != 0;
@@ -6007,28 +5738,28 @@ struct B1_L8192_D5120_N16 {
   static constexpr long long kConstantD = 5120;
   static constexpr int kLaunchCount = 1;
   static constexpr const char* kLaunch0Kernel = "selective_scan_piped";
-  static constexpr unsigned int kLaunch0GridX = 80u;
+  static constexpr unsigned int kLaunch0GridX = 160u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 384u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
   static constexpr unsigned int kLaunch0ClusterY = 1u;
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
-  static constexpr unsigned int kLaunch0SmemBytes = 147584u;
+  static constexpr unsigned int kLaunch0SmemBytes = 114752u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 345.248;
-  static constexpr double kTimeColdCiLowUs = 344.768;
-  static constexpr double kTimeColdCiHighUs = 345.696;
-  static constexpr double kTimeHotMedianUs = 345.312;
+  static constexpr double kTimeColdMedianUs = 348.904;
+  static constexpr double kTimeColdCiLowUs = 348.352;
+  static constexpr double kTimeColdCiHighUs = 349.376;
+  static constexpr double kTimeHotMedianUs = 349.272;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L8192-D5120-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L8192-D5120-N16; configuration: piped.block_256.tpp_4.sum_shared.tile_32.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_4.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3db4e069fbc1998b473bd588fd447ebc1bdc7d6b16e2baf0dbd55a63e7bebb39; source digest: b385d9d4f257cd31fe748ddfa54ba4fb532f63c7b6938de1500c0d8edbf84a15; time, L2 cold: median 345.2 us, 95 % interval [344.8, 345.7] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 345.3 us, 95 % interval [344.9, 346.0] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0486 of the tolerance, max |error| 1.49e-05; noise floor: 0.079 %; tied: none; against the default: 1.17x faster than the default (402.7 us); measured at: 2026-11-30T19:34:24.764536+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L8192-D5120-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_2.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 42354c17481fa57af741e2dee1a48ff86d5703f6da195d105e7dae3105bad5d9; source digest: 9b2d3c10231a9f4c6250260ad07aa1eada3e9214e28795827c0a1333d00bf9c6; time, L2 cold: median 348.9 us, 95 % interval [348.4, 349.4] us, 65 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 349.3 us, 95 % interval [348.7, 349.9] us, 65 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0486 of the tolerance, max |error| 1.49e-05; noise floor: 0.29 %; tied: none; against the default: 1.55x faster than the default (542.4 us); measured at: 2026-11-30T21:36:12.694766+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B1_L65536_D1536_N16 {
@@ -6046,8 +5777,7 @@ struct B1_L65536_D1536_N16 {
   static constexpr int kStatesAtOnce = 4;
   static constexpr int kStages = 3;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
   static constexpr int kExpAhead = 2;
   static constexpr int kRowAhead = 4;
@@ -6068,7 +5798,7 @@ struct B1_L65536_D1536_N16 {
   static constexpr unsigned int kLaunch0GridX = 96u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
@@ -6076,17 +5806,17 @@ struct B1_L65536_D1536_N16 {
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
   static constexpr unsigned int kLaunch0SmemBytes = 114784u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 1006.816;
-  static constexpr double kTimeColdCiLowUs = 1006.496;
-  static constexpr double kTimeColdCiHighUs = 1007.52;
-  static constexpr double kTimeHotMedianUs = 1006.216;
+  static constexpr double kTimeColdMedianUs = 1009.248;
+  static constexpr double kTimeColdCiLowUs = 1007.616;
+  static constexpr double kTimeColdCiHighUs = 1010.864;
+  static constexpr double kTimeHotMedianUs = 1008.4;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B1-L65536-D1536-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L65536-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 3ec867e3de8cd6234d19d14be514381e1d5e020dc62f28f47f8accdfb0269dba; source digest: 7d8ce2363dfa3c1c2a28652b80b7c6b113149b8d48f5a3e4078166ba48780028; time, L2 cold: median 1,006.8 us, 95 % interval [1,006.5, 1,007.5] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us and event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 1,006.2 us, 95 % interval [1,005.7, 1,007.1] us, 60 samples (event pair behind a delay, one launch, empty pair 2.8 us and event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0572 of the tolerance, max |error| 2.44e-05; noise floor: 0.1 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.bar_joint.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 3.11x faster than the default (3,135.5 us); measured at: 2026-11-30T19:31:27.953100+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B1-L65536-D1536-N16; configuration: piped.block_128.tpp_8.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: ad8c145f1eaed264c0fe6c5515921d484b3683add4a11d6de7aadfad26f73a71; source digest: a0380c69b74271896f83bf80ac4511870c1959958d79223b69f4d2bb41393e61; time, L2 cold: median 1,009 us, 95 % interval [1,008, 1,011] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 1,008 us, 95 % interval [1,007, 1,010] us, 60 samples (event pair behind a delay, one launch, empty pair 2.9 us); error: 0.0572 of the tolerance, max |error| 2.44e-05; noise floor: 0.21 %; tied: piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_8.sum_shared.tile_64.stages_4.helpers_4.copy_bulk.early_2.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0; against the default: 4.2x faster than the default (4,240 us); measured at: 2026-11-30T21:33:40.430255+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 struct B16_L2048_D256_N16 {
@@ -6104,13 +5834,12 @@ struct B16_L2048_D256_N16 {
   static constexpr int kStatesAtOnce = 4;
   static constexpr int kStages = 3;
   static constexpr bool kRegisterPrefetch = 0 != 0;
-  static constexpr int kHelpers = 4;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT);
+  static constexpr int kHelpers = 2;
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES_BULK);
-  static constexpr int kExpAhead = 2;
-  static constexpr int kRowAhead = 4;
+  static constexpr int kExpAhead = 1;
+  static constexpr int kRowAhead = 2;
   static constexpr int kMinBlocks = 1;
-  static constexpr int kUnroll = 16;
+  static constexpr int kUnroll = 2;
   static constexpr int kVectorWidth = 1;
   static constexpr Exp kExp = static_cast<Exp>(KTUNE_SELECTIVE_SCAN_EXP_EX2);
   static constexpr bool kStaticD = 1 != 0;
@@ -6126,7 +5855,7 @@ struct B16_L2048_D256_N16 {
   static constexpr unsigned int kLaunch0GridX = 128u;
   static constexpr unsigned int kLaunch0GridY = 1u;
   static constexpr unsigned int kLaunch0GridZ = 1u;
-  static constexpr unsigned int kLaunch0BlockX = 256u;
+  static constexpr unsigned int kLaunch0BlockX = 192u;
   static constexpr unsigned int kLaunch0BlockY = 1u;
   static constexpr unsigned int kLaunch0BlockZ = 1u;
   static constexpr unsigned int kLaunch0ClusterX = 1u;
@@ -6134,17 +5863,17 @@ struct B16_L2048_D256_N16 {
   static constexpr unsigned int kLaunch0ClusterZ = 1u;
   static constexpr unsigned int kLaunch0SmemBytes = 139360u;
   static constexpr unsigned long long kWorkspaceBytes = 0ull;
-  static constexpr double kTimeColdMedianUs = 56.272;
-  static constexpr double kTimeColdCiLowUs = 56.192;
-  static constexpr double kTimeColdCiHighUs = 56.416;
-  static constexpr double kTimeHotMedianUs = 54.178;
+  static constexpr double kTimeColdMedianUs = 55.472;
+  static constexpr double kTimeColdCiLowUs = 55.392;
+  static constexpr double kTimeColdCiHighUs = 55.584;
+  static constexpr double kTimeHotMedianUs = 53.601;
   static constexpr const char* kTarget = "sm_90a";
   static constexpr const char* kNvccFlags = "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3";
-  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0";
+  static constexpr const char* kConfigurationId = "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0";
   static constexpr const char* kProblemLabel = "B16-L2048-D256-N16";
   static constexpr const char* kGpu = "NVIDIA H200";
   static constexpr const char* kSource = "measured";
-  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 525901c526db50c47b14a27aa9cc6f5add3c0bbf781e6b571f85521de0d29d90; source digest: e884396f923e4d451136d6201e84a882b95526702f03b9b7f80c2fc5d5e430a1; time, L2 cold: median 56.3 us, 95 % interval [56.2, 56.4] us, 30 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 54.18 us, 95 % interval [54.09, 54.23] us, 30 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.76 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_8.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_0.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0, piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_4.bar_split.copy_bulk.early_2.rows_4.min_blocks_1.unroll_16.exp_ex2.static_d_1.fast_0; against the default: 1.9x faster than the default (107.14 us); measured at: 2026-11-30T19:34:25.976+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
+  static constexpr const char* kProvenance = "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 88813ca3864c297d58342963f3ed38057321cf751bbe01ac474b499fff3e61d2; source digest: 2abb075df1b3c3629a848e5f2e1f055132b5ad553c6717e3311423170727f66b; time, L2 cold: median 55.47 us, 95 % interval [55.39, 55.58] us, 70 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 53.60 us, 95 % interval [53.52, 53.67] us, 70 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.26 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 1.87x faster than the default (103.97 us); measured at: 2026-11-30T21:32:34.536067+00:00; command: ktune search selective_scan --config configs/scan-batch1.toml --trials 30 --finalists 4; ktune: 0.1.0";
 };
 
 /* Calls visitor(Entry{}) with the entry tuned for these sizes; false if there is none. */
@@ -6176,4 +5905,4 @@ bool visit(const char* gpu, long long size_B, long long size_L, long long size_D
 }  /* namespace ktune */
 #endif  /* __cplusplus */
 
-#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_1C47DD19 */
+#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_F813304C */

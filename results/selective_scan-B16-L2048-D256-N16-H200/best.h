@@ -4,20 +4,20 @@
  * figures:             measured
  * family:              selective_scan
  * problem:             B16-L2048-D256-N16
- * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.bar_joint.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
+ * configuration:       piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
  * GPU:                 NVIDIA H200
  * driver:              580.159.04 (CUDA 13.0)
  * PyTorch:             2.11.0+cu130
  * compiler:            nvcc 13.0.88
  * code digest:         88813ca3864c297d58342963f3ed38057321cf751bbe01ac474b499fff3e61d2
- * source digest:       1d8dcddd40f43d6c04bc779ade67bf7788968caf3784b4b10c39458fff05e6c7
- * time, L2 cold:       median 55.5 us, 95 % interval [55.3, 55.8] us, 155 samples (event pair behind a delay, one launch, empty pair 2.9 us)
- * time, L2 hot:        median 53.73 us, 95 % interval [53.63, 53.83] us, 155 samples (event pair behind a delay, 8 launches, empty pair 2.9 us)
+ * source digest:       2abb075df1b3c3629a848e5f2e1f055132b5ad553c6717e3311423170727f66b
+ * time, L2 cold:       median 55.60 us, 95 % interval [55.52, 55.65] us, 260 samples (event pair behind a delay, one launch, empty pair 2.9 us)
+ * time, L2 hot:        median 53.66 us, 95 % interval [53.62, 53.68] us, 260 samples (event pair behind a delay, 8 launches, empty pair 2.9 us)
  * error:               0.0751 of the tolerance, max |error| 1.2e-05
- * noise floor:         0.93 %
- * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.bar_joint.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
- * against the default: 15.9x faster than the default (881.8 us)
- * measured at:         2026-11-30T19:46:28.934894+00:00
+ * noise floor:         0.46 %
+ * tied:                piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0
+ * against the default: 16.3x faster than the default (907.7 us)
+ * measured at:         2026-11-30T21:30:32.760651+00:00
  * command:             ktune search selective_scan --seed 0 --trials 200 --finalists 16
  * ktune:               0.1.0
  *
@@ -25,8 +25,8 @@
  * memory hold for the tuned values only: KTUNE_SELECTIVE_SCAN_IS_TUNED says whether all of those are in force.
  * Compile the kernel with the flags in KTUNE_SELECTIVE_SCAN_NVCC_FLAGS: no macro can set them.
  */
-#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_83E7506A
-#define KTUNE_SELECTIVE_SCAN_BEST_H_83E7506A
+#ifndef KTUNE_SELECTIVE_SCAN_BEST_H_CBC26E49
+#define KTUNE_SELECTIVE_SCAN_BEST_H_CBC26E49
 
 #ifdef KTUNE_SELECTIVE_SCAN_FORMAT
 #error "another tuned header of selective_scan is included already; export all problems into one header"
@@ -139,20 +139,6 @@
 #define KTUNE_SELECTIVE_SCAN_HELPERS 2
 #endif
 
-/* barriers: at the two barriers of a tile the half of the block that has something to tell arrives and goes on, or both halves wait */
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT 0
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT 1
-#ifndef KTUNE_SELECTIVE_SCAN_BARRIERS
-#define KTUNE_SELECTIVE_SCAN_BARRIERS KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#endif
-#if KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_SPLIT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "split"
-#elif KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT
-#define KTUNE_SELECTIVE_SCAN_BARRIERS_NAME "joint"
-#else
-#error "KTUNE_SELECTIVE_SCAN_BARRIERS must be one of split, joint"
-#endif
-
 /* copies: how tiles are copied: 16 bytes by each lane, or a box of a tensor map for each array */
 #define KTUNE_SELECTIVE_SCAN_COPIES_LANES 0
 #define KTUNE_SELECTIVE_SCAN_COPIES_BULK 1
@@ -219,7 +205,7 @@
 #define KTUNE_SELECTIVE_SCAN_FAST_MATH 0
 #endif
 
-#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_BARRIERS == KTUNE_SELECTIVE_SCAN_BARRIERS_JOINT && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 2 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
+#define KTUNE_SELECTIVE_SCAN_IS_TUNED (KTUNE_SELECTIVE_SCAN_ALGORITHM == KTUNE_SELECTIVE_SCAN_ALGORITHM_PIPED && KTUNE_SELECTIVE_SCAN_BLOCK_SIZE == 128 && KTUNE_SELECTIVE_SCAN_THREADS_PER_PAIR == 4 && KTUNE_SELECTIVE_SCAN_REDUCTION == KTUNE_SELECTIVE_SCAN_REDUCTION_SHARED && KTUNE_SELECTIVE_SCAN_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_TILE_L == 64 && KTUNE_SELECTIVE_SCAN_CHUNKS == 8 && KTUNE_SELECTIVE_SCAN_CHANNELS == 8 && KTUNE_SELECTIVE_SCAN_LANE_CHANNELS == 4 && KTUNE_SELECTIVE_SCAN_TIME_WARPS == 2 && KTUNE_SELECTIVE_SCAN_ITEMS == 8 && KTUNE_SELECTIVE_SCAN_STATES_AT_ONCE == 4 && KTUNE_SELECTIVE_SCAN_STAGES == 3 && KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH == 0 && KTUNE_SELECTIVE_SCAN_HELPERS == 2 && KTUNE_SELECTIVE_SCAN_COPIES == KTUNE_SELECTIVE_SCAN_COPIES_BULK && KTUNE_SELECTIVE_SCAN_EXP_AHEAD == 1 && KTUNE_SELECTIVE_SCAN_ROW_AHEAD == 2 && KTUNE_SELECTIVE_SCAN_MIN_BLOCKS == 1 && KTUNE_SELECTIVE_SCAN_UNROLL == 2 && KTUNE_SELECTIVE_SCAN_VECTOR_WIDTH == 1 && KTUNE_SELECTIVE_SCAN_EXP == KTUNE_SELECTIVE_SCAN_EXP_EX2 && KTUNE_SELECTIVE_SCAN_STATIC_D == 1 && KTUNE_SELECTIVE_SCAN_FAST_MATH == 0)
 
 #define KTUNE_SELECTIVE_SCAN_SIZE_B 16
 #define KTUNE_SELECTIVE_SCAN_SIZE_L 2048
@@ -240,19 +226,19 @@
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_CLUSTER_Z 1u
 #define KTUNE_SELECTIVE_SCAN_LAUNCH0_SMEM_BYTES 139360u
 #define KTUNE_SELECTIVE_SCAN_WORKSPACE_BYTES 0ull
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 55.52
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 55.264
-#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 55.776
-#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 53.729
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_MEDIAN_US 55.6
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_LOW_US 55.52
+#define KTUNE_SELECTIVE_SCAN_TIME_COLD_CI_HIGH_US 55.648
+#define KTUNE_SELECTIVE_SCAN_TIME_HOT_MEDIAN_US 53.658
 #define KTUNE_SELECTIVE_SCAN_TARGET "sm_90a"
 /* what the kernel must be compiled with */
 #define KTUNE_SELECTIVE_SCAN_NVCC_FLAGS "-gencode arch=compute_90a,code=sm_90a -std=c++17 -O3"
-#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.bar_joint.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0"
+#define KTUNE_SELECTIVE_SCAN_CONFIGURATION_ID "piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0"
 #define KTUNE_SELECTIVE_SCAN_PROBLEM_LABEL "B16-L2048-D256-N16"
 #define KTUNE_SELECTIVE_SCAN_GPU "NVIDIA H200"
 /* measured, replayed, cpu or fake */
 #define KTUNE_SELECTIVE_SCAN_SOURCE "measured"
-#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.bar_joint.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 88813ca3864c297d58342963f3ed38057321cf751bbe01ac474b499fff3e61d2; source digest: 1d8dcddd40f43d6c04bc779ade67bf7788968caf3784b4b10c39458fff05e6c7; time, L2 cold: median 55.5 us, 95 % interval [55.3, 55.8] us, 155 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 53.73 us, 95 % interval [53.63, 53.83] us, 155 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.93 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.bar_joint.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 15.9x faster than the default (881.8 us); measured at: 2026-11-30T19:46:28.934894+00:00; command: ktune search selective_scan --seed 0 --trials 200 --finalists 16; ktune: 0.1.0"
+#define KTUNE_SELECTIVE_SCAN_PROVENANCE "figures: measured; family: selective_scan; problem: B16-L2048-D256-N16; configuration: piped.block_128.tpp_4.sum_shared.tile_64.stages_3.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; GPU: NVIDIA H200; driver: 580.159.04 (CUDA 13.0); PyTorch: 2.11.0+cu130; compiler: nvcc 13.0.88; code digest: 88813ca3864c297d58342963f3ed38057321cf751bbe01ac474b499fff3e61d2; source digest: 2abb075df1b3c3629a848e5f2e1f055132b5ad553c6717e3311423170727f66b; time, L2 cold: median 55.60 us, 95 % interval [55.52, 55.65] us, 260 samples (event pair behind a delay, one launch, empty pair 2.9 us); time, L2 hot: median 53.66 us, 95 % interval [53.62, 53.68] us, 260 samples (event pair behind a delay, 8 launches, empty pair 2.9 us); error: 0.0751 of the tolerance, max |error| 1.2e-05; noise floor: 0.46 %; tied: piped.block_128.tpp_4.sum_shared.tile_64.stages_4.helpers_2.copy_bulk.early_1.rows_2.min_blocks_1.unroll_2.exp_ex2.static_d_1.fast_0; against the default: 16.3x faster than the default (907.7 us); measured at: 2026-11-30T21:30:32.760651+00:00; command: ktune search selective_scan --seed 0 --trials 200 --finalists 16; ktune: 0.1.0"
 
 /*
  * The entry tuned for exactly these sizes on this GPU (its name as in cudaDeviceProp; NULL for any),
@@ -270,7 +256,6 @@ namespace selective_scan {
 
 enum class Algorithm : int { direct = 0, staged = 1, piped = 2, chunked = 3, blockscan = 4 };
 enum class Reduction : int { shuffle = 0, transposed = 1, shared = 2 };
-enum class Barriers : int { split = 0, joint = 1 };
 enum class Copies : int { lanes = 0, bulk = 1 };
 enum class Exp : int { expf = 0, exp2f = 1, ex2 = 2 };
 
@@ -290,7 +275,6 @@ struct Tuned {
   static constexpr int kStages = KTUNE_SELECTIVE_SCAN_STAGES;
   static constexpr bool kRegisterPrefetch = KTUNE_SELECTIVE_SCAN_REGISTER_PREFETCH != 0;
   static constexpr int kHelpers = KTUNE_SELECTIVE_SCAN_HELPERS;
-  static constexpr Barriers kBarriers = static_cast<Barriers>(KTUNE_SELECTIVE_SCAN_BARRIERS);
   static constexpr Copies kCopies = static_cast<Copies>(KTUNE_SELECTIVE_SCAN_COPIES);
   static constexpr int kExpAhead = KTUNE_SELECTIVE_SCAN_EXP_AHEAD;
   static constexpr int kRowAhead = KTUNE_SELECTIVE_SCAN_ROW_AHEAD;
@@ -337,4 +321,4 @@ struct Tuned {
 }  /* namespace ktune */
 #endif  /* __cplusplus */
 
-#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_83E7506A */
+#endif  /* KTUNE_SELECTIVE_SCAN_BEST_H_CBC26E49 */
