@@ -176,8 +176,16 @@ class Tolerance:
     normwise: float
     reason: str
 
+    def scaled(self, factor: float) -> Tolerance:
+        """What holds where outputs are `factor` times as large."""
+        return replace(self, absolute=self.absolute * factor)
+
 
 def _no_constants(configuration: Configuration, problem: Problem) -> Mapping[str, int]:
+    return {}
+
+
+def _no_kinds(problem: Problem) -> Mapping[str, float]:
     return {}
 
 
@@ -190,6 +198,8 @@ class Family:
     plan: what is launched. It may not depend on anything but its arguments.
     constants: sizes compiled into the kernel; variants of other sizes are other variants.
     checks: small problems that the same binary must also get right (tails, length 1), at least one.
+    kinds: {kind of inputs that `inputs` of reference.py draws beside its usual one: how many times the absolute
+        tolerance is its usual there, about as outputs are}. What may win is verified on these too, at `checks`.
     core: {parameter: values}: the declared sub-space that can be recorded completely.
     dtypes: what a problem's dtype may be; the first where it says none. Each tensor has a dtype of its own.
     tolerances: {dtype: tolerance} of problems for which `tolerance` is not right.
@@ -213,6 +223,7 @@ class Family:
     cost: Callable[[Problem], Cost]
     tolerance: Tolerance
     constants: Callable[[Configuration, Problem], Mapping[str, int]] = _no_constants
+    kinds: Callable[[Problem], Mapping[str, float]] = _no_kinds
     core: Mapping[str, tuple[Value, ...]] = field(default_factory=dict)
     expected_wrong: Callable[[Configuration], str] = lambda configuration: ""
     dtypes: tuple[str, ...] = ("float32",)
@@ -223,7 +234,7 @@ class Family:
 
     def __post_init__(self) -> None:
         # A problem read from a file does not know the defaults: the family's own code always sees them.
-        for name in ("inputs", "outputs", "plan", "checks", "cost", "constants") if self.defaults else ():
+        for name in ("inputs", "outputs", "plan", "checks", "cost", "constants", "kinds") if self.defaults else ():
             object.__setattr__(self, name, _Completing(getattr(self, name), self.defaults))
 
     def parameter(self, name: str) -> Parameter:

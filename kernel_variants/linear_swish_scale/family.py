@@ -383,6 +383,7 @@ family = Family(
     outputs=lambda problem: (Tensor("y", (problem["M"], problem["N"])),),
     plan=plan,
     checks=checks,
+    kinds=lambda problem: {"uniform": 1.0, "large": 1e3, "small": 1.0},
     cost=cost,
     expected_wrong=expected_wrong,
     tolerance=Tolerance(

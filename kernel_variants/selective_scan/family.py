@@ -50,6 +50,12 @@ def checks(configuration: Configuration, problem: Problem) -> tuple[Problem, ...
     )
 
 
+def kinds(problem: Problem) -> dict[str, float]:
+    """y is linear in x and delta, but for what an initial state gives, and exp(delta A) is at most 1."""
+    scales = {"uniform": 1.0, "large": 1e3, "small": 1e-4, "small_delta": 1.0, "large_delta": 20.0, "huge_delta": 1.0}
+    return {kind: max(scale, 1.0) if problem["initial"] else scale for kind, scale in scales.items()}
+
+
 def nearness(problem: Problem) -> tuple[float, ...]:
     """The pairs of batch and channel, which fill the GPU, and states; lengths count a tenth.
 
@@ -109,6 +115,7 @@ family = Family(
     nearness=nearness,
     plan=plan,
     checks=checks,
+    kinds=kinds,
     cost=cost,
     constants=constants,
     retired={

@@ -1,4 +1,4 @@
-"""Level-0 verification: what a variant must show before its time counts. Knows nothing of CUDA."""
+"""Verification: what a variant must show before its time counts. Knows nothing of CUDA."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from ktune.gpu.protocol import Verdict
 
 
 class Computed(Protocol):
-    """Outputs of one problem and seed, beside what they should be."""
+    """Outputs of one problem, seed and kind of inputs, beside what they should be, within `tolerance`."""
 
     label: str
+    tolerance: Tolerance
 
     def outputs(self) -> Mapping[str, torch.Tensor]: ...
 
@@ -34,7 +35,7 @@ class Computed(Protocol):
 
 
 class Subject(Computed, Protocol):
-    """A variant's plan bound to the buffers of one problem and seed."""
+    """A variant's plan bound to the buffers of one problem, seed and kind of inputs."""
 
     def poison(self) -> None:
         """Fill outputs and workspace with NaN."""
@@ -53,21 +54,21 @@ class Subject(Computed, Protocol):
         ...
 
 
-def verify(subjects: Iterable[Subject], tolerance: Tolerance) -> Verdict:
+def verify(subjects: Iterable[Subject]) -> Verdict:
     """Each subject in turn, up to the first that is wrong. UNSTABLE: within tolerance, but two runs differ."""
-    accuracies: list[Accuracy] = []
+    accuracy: Accuracy | None = None
     unstable = ""
     for subject in subjects:
-        verdict = verify_one(subject, tolerance)
-        if verdict.accuracy is not None:
-            accuracies.append(verdict.accuracy)
+        verdict = verify_one(subject)
+        found = [each for each in (accuracy, verdict.accuracy) if each is not None]
+        accuracy = worst(found, subject.tolerance)
         if verdict.status is Status.WRONG:
-            return Verdict(Status.WRONG, verdict.detail, worst(accuracies, tolerance), verdict.damaged)
+            return Verdict(Status.WRONG, verdict.detail, accuracy, verdict.damaged)
         unstable = unstable or verdict.detail
-    return Verdict(Status.UNSTABLE if unstable else Status.OK, unstable, worst(accuracies, tolerance))
+    return Verdict(Status.UNSTABLE if unstable else Status.OK, unstable, accuracy)
 
 
-def verify_one(subject: Subject, tolerance: Tolerance) -> Verdict:
+def verify_one(subject: Subject) -> Verdict:
     """Two runs, each on poisoned outputs: no damage, both within tolerance, bit for bit the same."""
     # damage is looked for after each run: a second one can undo what the first did to an input
     damage = _run_poisoned(subject)
@@ -75,31 +76,29 @@ def verify_one(subject: Subject, tolerance: Tolerance) -> Verdict:
         subject.keep()
         damage = _run_poisoned(subject)
     if damage:
-        return _damaged(subject, damage, tolerance)
-    return _judge_pair(subject, _accuracy(subject.kept(), subject, tolerance), tolerance, "two runs")
+        return _damaged(subject, damage)
+    return _judge_pair(subject, _accuracy(subject.kept(), subject), "two runs")
 
 
-def judge(subject: Computed, tolerance: Tolerance, damage: str) -> Verdict:
+def judge(subject: Computed, damage: str) -> Verdict:
     """The outputs as they are now. `damage`: what `subject.damage` has just told, which makes them wrong."""
     if damage:
-        return _damaged(subject, damage, tolerance)
-    accuracy = _accuracy(subject.outputs(), subject, tolerance)
-    reason = explain(accuracy, tolerance)
+        return _damaged(subject, damage)
+    accuracy = _accuracy(subject.outputs(), subject)
+    reason = explain(accuracy, subject.tolerance)
     return Verdict(Status.WRONG if reason else Status.OK, reason, accuracy)
 
 
-def recheck(subject: Subject, tolerance: Tolerance) -> Verdict:
+def recheck(subject: Subject) -> Verdict:
     """The outputs that are in the buffers now, against the reference and against the run kept aside."""
     damage = subject.damage()
     if damage:
-        return _damaged(subject, f"{damage}, while timed", tolerance)
-    return _judge_pair(
-        subject, _accuracy(subject.kept(), subject, tolerance), tolerance, "the timed and the verified run"
-    )
+        return _damaged(subject, f"{damage}, while timed")
+    return _judge_pair(subject, _accuracy(subject.kept(), subject), "the timed and the verified run")
 
 
-def _damaged(subject: Computed, damage: str, tolerance: Tolerance) -> Verdict:
-    return Verdict(Status.WRONG, _at(subject, damage), _accuracy(subject.outputs(), subject, tolerance), damaged=True)
+def _damaged(subject: Computed, damage: str) -> Verdict:
+    return Verdict(Status.WRONG, _at(subject, damage), _accuracy(subject.outputs(), subject), damaged=True)
 
 
 def _run_poisoned(subject: Subject) -> str:
@@ -108,22 +107,23 @@ def _run_poisoned(subject: Subject) -> str:
     return subject.damage()
 
 
-def _judge_pair(subject: Subject, first: Accuracy, tolerance: Tolerance, runs: str) -> Verdict:
+def _judge_pair(subject: Subject, first: Accuracy, runs: str) -> Verdict:
     """`first` is the accuracy of the run kept aside; the other run is the one in the output buffers."""
+    tolerance = subject.tolerance
     if not passes(first, tolerance):
         return Verdict(Status.WRONG, explain(first, tolerance), first)
     differs = _first_difference(subject)
     if not differs:
         return Verdict(Status.OK, "", first)
-    second = _accuracy(subject.outputs(), subject, tolerance)
+    second = _accuracy(subject.outputs(), subject)
     both = worst([first, second], tolerance)
     if not passes(second, tolerance):
         return Verdict(Status.WRONG, f"{explain(second, tolerance)}; right only sometimes", both)
     return Verdict(Status.UNSTABLE, _at(subject, f"{runs} differ in {differs}, both within tolerance"), both)
 
 
-def _accuracy(outputs: Mapping[str, torch.Tensor], subject: Computed, tolerance: Tolerance) -> Accuracy:
-    reference, bound = subject.reference(), subject.bound()
+def _accuracy(outputs: Mapping[str, torch.Tensor], subject: Computed) -> Accuracy:
+    reference, bound, tolerance = subject.reference(), subject.bound(), subject.tolerance
     found = [
         compare(tensor, reference[name], tolerance, bound=bound.get(name), output=name, check=subject.label)
         for name, tensor in outputs.items()

@@ -171,7 +171,7 @@ def run_checks(
 
     target = target_of_evaluator(evaluator)
     requests = [
-        Request(trial, make_variant(loaded.family, c, problem, target), problem)
+        Request(trial, make_variant(loaded.family, c, problem, target), problem, thorough=True)
         for trial, c in enumerate(configurations)
     ]
     found: dict[int, Measurement] = {}

@@ -181,6 +181,7 @@ class Request:
     """One thing to measure. `trial` is the study's number for it; `cull_above_us` is the best known.
 
     patience: by what the best known time is multiplied before a slower variant is culled; a recording has more.
+    thorough: verified on every kind of inputs, as with full effort.
     """
 
     trial: int
@@ -189,6 +190,7 @@ class Request:
     effort: Effort = Effort.SEARCH
     cull_above_us: float | None = None
     patience: float = 1.0
+    thorough: bool = False
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from ktune.api import Family
 from ktune.core.errors import FamilyError
 from ktune.core.model import Configuration, Problem, Variant
@@ -33,3 +36,15 @@ def check_problems(family: Family, variant: Variant, problem: Problem) -> tuple[
                 f"the variant has {dict(variant.constants)}; checks must keep the compiled-in sizes"
             )
     return checks
+
+
+def input_kinds(family: Family, problem: Problem) -> Mapping[str, float]:
+    """The family's `kinds` for `problem`; FamilyError where one has no name or no positive scale."""
+    kinds = family.kinds(problem)
+    for kind, scale in kinds.items():
+        if not kind or not (0.0 < scale < math.inf):
+            raise FamilyError(
+                f"kinds of {family.name} must map names of kinds of inputs to finite scales above 0, got {kind!r}: "
+                f"{scale!r} for {problem.label}"
+            )
+    return kinds

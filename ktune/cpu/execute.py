@@ -13,11 +13,12 @@ from ktune.api import KernelLaunch, Plan, TorchOperation
 from ktune.checks.verify import verify
 from ktune.core.loading import LoadedFamily
 from ktune.core.model import Accuracy, Problem, Status, Variant
+from ktune.core.variant import input_kinds
 from ktune.cpu.compiler import Check, CompileFault, ProgramStore
 from ktune.cpu.process import ExecutionFault, Order, Schedule, run_ends, run_program
 from ktune.cpu.source import host_source
 from ktune.gpu.buffers import Region
-from ktune.gpu.cases import BoundCase, Case, CaseCache
+from ktune.gpu.cases import BoundCase, Case, CaseCache, Draw
 from ktune.gpu.plans import bind_operation
 from ktune.gpu.protocol import Verdict
 
@@ -55,7 +56,7 @@ class Executor:
         self._loaded = loaded
         self._store = store
         self._timeout_s = timeout_s
-        self._cases = CaseCache(lambda problem, seed: Case(loaded, problem, seed, CPU), _CASES_BYTES)
+        self._cases = CaseCache(lambda draw: Case(loaded, draw, CPU), _CASES_BYTES)
 
     def compile(self, variant: Variant, check: Check, source: str | None = None) -> Path | None:
         """The program of a variant, None for one without kernels. Raises CompileFault.
@@ -71,18 +72,22 @@ class Executor:
         problems: Sequence[Problem],
         checks: Iterable[Check] = (Check.PLAIN,),
         source: str | None = None,
+        *,
+        kinds_at: Problem | None = None,
     ) -> Execution:
         """Each check in turn, on every problem and under every schedule, up to the first fault.
 
-        problems: at least one, all of the same dtype.
+        kinds_at: a problem on which every kind of the family's inputs is tried, too.
         """
         found = Verdict(Status.OK)
-        tolerance = self._loaded.family.tolerance_of(problems[0])
+        draws = [Draw(problem, SEED) for problem in problems]
+        if kinds_at is not None:
+            kinds = input_kinds(self._loaded.family, kinds_at).items()
+            draws += [Draw(kinds_at, SEED, kind, scale) for kind, scale in kinds]
         try:
             for check in checks:
                 program = self.compile(variant, check, source)
-                subjects = self._subjects(variant, program, problems, SCHEDULES[check])
-                verdict = verify(subjects, tolerance)
+                verdict = verify(self._subjects(variant, program, draws, SCHEDULES[check]))
                 found = verdict if found.accuracy is None else Verdict(verdict.status, verdict.detail, found.accuracy)
                 if found.status is not Status.OK:
                     break
@@ -120,18 +125,18 @@ class Executor:
         self,
         variant: Variant,
         program: Path | None,
-        problems: Sequence[Problem],
+        draws: Sequence[Draw],
         schedules: Sequence[Sequence[Schedule]],
     ) -> Iterator[BoundCase]:
-        for problem in problems:
-            case = self._cases.get(problem, SEED)
+        for draw in draws:
+            case = self._cases.get(draw)
             self._cases.trim([case])
-            plan = self._loaded.family.plan(variant.configuration, problem)
+            plan = self._loaded.family.plan(variant.configuration, draw.problem)
             workspace = [Region(tensor, CPU) for tensor in plan.workspace]
             regions = {**case.regions, **{region.name: region for region in workspace}}
             for pair in schedules:
-                subject = BoundCase(case, workspace, [self._steps(plan, program, regions, problem, pair)])
-                subject.label = f"{problem.label} ({', '.join(schedule.label for schedule in pair)})"
+                subject = BoundCase(case, workspace, [self._steps(plan, program, regions, draw.problem, pair)])
+                subject.label = f"{case.label} ({', '.join(schedule.label for schedule in pair)})"
                 yield subject
 
     def _steps(

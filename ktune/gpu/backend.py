@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import torch
 
 from ktune import __version__
-from ktune.api import Family, Tolerance
+from ktune.api import Family
 from ktune.checks import verify as verification
 from ktune.core.errors import EnvironmentFault
 from ktune.core.loading import LoadedFamily, load_family
 from ktune.core.model import Effort, Environment, Problem, Status, Variant
-from ktune.core.variant import check_problems
+from ktune.core.variant import check_problems, input_kinds
 from ktune.gpu import nvml, timing
-from ktune.gpu.cases import BoundCase, Case, CaseCache
+from ktune.gpu.cases import BoundCase, Case, CaseCache, Draw
 from ktune.gpu.cuda_timer import CudaTimer
 from ktune.gpu.driver import named_faults
 from ktune.gpu.plans import LoadedPlans, WorkspaceStore
@@ -122,7 +122,7 @@ class CudaBackend:
 
     def prepare(self, problem: Problem) -> None:
         with named_faults(f"preparing {problem.label}"):
-            case = self._cases.get(problem, MEASURED_SEED)
+            case = self._cases.get(Draw(problem, MEASURED_SEED))
             self._cases.trim([case])
             torch.cuda.synchronize()
 
@@ -130,7 +130,7 @@ class CudaBackend:
         """Also computes the references of check problems that are new, before the variant runs."""
         self.unload()
         with named_faults("loading"):
-            cases = self._cases_of(job.variant, job.problem)
+            cases = self._cases_of(job.variant, job.problem, job.thorough)
             self._cases.trim(cases)
             self._workspaces.next_variant()
             torch.cuda.synchronize()
@@ -145,7 +145,7 @@ class CudaBackend:
     def verify(self) -> Verdict:
         now = self._loaded_now()
         with named_faults("verifying"):
-            return verification.verify((now.measured, *now.checks), self._tolerance_of(now.job.problem))
+            return verification.verify((now.measured, *now.checks))
 
     def time(self) -> Timings:
         now = self._loaded_now()
@@ -160,7 +160,7 @@ class CudaBackend:
     def recheck(self) -> Verdict:
         now = self._loaded_now()
         with named_faults("checking after timing"):
-            return verification.recheck(now.measured, self._tolerance_of(now.job.problem))
+            return verification.recheck(now.measured)
 
     def race(
         self, problem: Problem, entrants: Sequence[Entrant], seed: int, step: Callable[[str, str], None]
@@ -189,9 +189,6 @@ class CudaBackend:
     def close(self) -> None:
         self.unload()
 
-    def _tolerance_of(self, problem: Problem) -> Tolerance:
-        return self._loaded.family.tolerance_of(problem)
-
     def _loaded_now(self) -> _Loaded:
         assert self._current is not None, "verify, time and recheck come after load"
         return self._current
@@ -205,8 +202,8 @@ class CudaBackend:
         step: Callable[[str, str], None],
     ) -> list[RaceResult]:
         """Fills `plans` with what it loads, for the caller to unload."""
-        measured = self._cases.get(problem, MEASURED_SEED)
-        cases = {e.name: self._cases_of(e.variant, problem) for e in entrants if e.variant is not None}
+        measured = self._cases.get(Draw(problem, MEASURED_SEED))
+        cases = {e.name: self._cases_of(e.variant, problem, thorough=True) for e in entrants if e.variant is not None}
         self._cases.trim([measured, *(case for each in cases.values() for case in each)])
         self._workspaces.next_variant()
         runners: list[Runner] = []
@@ -219,7 +216,7 @@ class CudaBackend:
                     continue
                 plans[entrant.name] = LoadedPlans(self._loaded, entrant.cubin)
                 first, *checks = self._bind(plans[entrant.name], entrant.variant, cases[entrant.name])
-                runners.append(VariantRunner(entrant.name, first, checks, self._tolerance_of(problem)))
+                runners.append(VariantRunner(entrant.name, first, checks))
             except LaunchFault as fault:
                 results[entrant.name] = RaceResult(entrant.name, Status.LAUNCH_FAILED, str(fault))
         torch.cuda.synchronize()
@@ -227,13 +224,15 @@ class CudaBackend:
         results.update({r.name: r for r in run_race(runners, self._timer, least_us, seed, step)})
         return [results[entrant.name] for entrant in entrants]
 
-    def _cases_of(self, variant: Variant, problem: Problem) -> list[Case]:
-        """The measured case, then the check cases that the same binary must serve."""
-        checks = check_problems(self._loaded.family, variant, problem)
-        return [
-            self._cases.get(problem, MEASURED_SEED),
-            *(self._cases.get(check, CHECK_SEED) for check in checks),
-        ]
+    def _cases_of(self, variant: Variant, problem: Problem, thorough: bool) -> list[Case]:
+        """The measured case, then the check cases that the same binary must serve; thorough: of each kind of inputs."""
+        family = self._loaded.family
+        checks = check_problems(family, variant, problem)
+        draws = [Draw(problem, MEASURED_SEED), *(Draw(check, CHECK_SEED) for check in checks)]
+        if thorough:
+            kinds = input_kinds(family, problem).items()
+            draws += [Draw(check, CHECK_SEED, kind, scale) for check in checks for kind, scale in kinds]
+        return [self._cases.get(draw) for draw in draws]
 
     def _bind(self, plans: LoadedPlans, variant: Variant, cases: Sequence[Case]) -> list[BoundCase]:
         bound = []
@@ -242,12 +241,12 @@ class CudaBackend:
             bound.append(plans.bind(plan, case, self._workspaces.get(plan.workspace)))
         return bound
 
-    def _make_case(self, problem: Problem, seed: int) -> Case:
+    def _make_case(self, draw: Draw) -> Case:
         try:
-            return Case(self._loaded, problem, seed, self._device)
+            return Case(self._loaded, draw, self._device)
         except torch.cuda.OutOfMemoryError as error:
             raise EnvironmentFault(
-                f"{problem.label} of {self._loaded.name} needs more memory than {self._properties.name} has free: "
+                f"{draw.problem.label} of {self._loaded.name} needs more memory than {self._properties.name} has free: "
                 f"{str(error).splitlines()[0]}; take a smaller problem or another GPU"
             ) from error
 

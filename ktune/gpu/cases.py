@@ -1,34 +1,48 @@
-"""A problem at one seed, ready to be run on: inputs, reference, output buffers, and what was done to them."""
+"""A problem at one draw of inputs, ready to be run on: inputs, reference, output buffers, what was done to them."""
 
 from __future__ import annotations
 
+import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ktune.api import Family, Tensor
+from ktune.api import Family, Tensor, Tolerance
 from ktune.checks.compare import bits
 from ktune.core.errors import FamilyError
 from ktune.core.loading import LoadedFamily
 from ktune.core.model import Problem
 from ktune.gpu.buffers import Pristine, Region, any_canary_broken, digest, dtype_of, flags
 
-Key = tuple[Problem, int]
+
+@dataclass(frozen=True)
+class Draw:
+    """What inputs are drawn for. kind: one of the family's `kinds`; "" is the usual one.
+
+    scale: how many times the absolute tolerance is its usual.
+    """
+
+    problem: Problem
+    seed: int
+    kind: str = ""
+    scale: float = 1.0
 
 
 class Case:
-    """The tensors of one problem and seed on `device`. References, and the family's bound if it states one, are
-    computed here, before any variant runs on it."""
+    """The tensors of one draw on `device`. References, and the family's bound if it states one, are computed here,
+    before any variant runs on it."""
 
-    def __init__(self, loaded: LoadedFamily, problem: Problem, seed: int, device: torch.device) -> None:
+    def __init__(self, loaded: LoadedFamily, draw: Draw, device: torch.device) -> None:
         family = loaded.family
-        self.problem = problem = family.completed(problem)
-        self.seed = seed
+        self.problem = problem = family.completed(draw.problem)
+        self.label = f"{problem.label}, inputs {draw.kind}" if draw.kind else problem.label
+        self.tolerance = family.tolerance_of(problem).scaled(draw.scale)
         module = loaded.module("reference")
         with torch.no_grad():
-            given = module.inputs(problem, seed, device=str(device))
+            given = _drawn(module.inputs, family, draw, str(device))
             self._inputs = [_filled(declared, given, device) for declared in family.inputs(problem)]
             truth = module.reference(problem, given)
             bound = module.bound(problem, given) if hasattr(module, "bound") else None
@@ -135,30 +149,29 @@ class Case:
 
 
 class CaseCache:
-    """Cases by problem and seed, the least recently used dropped first beyond `limit_bytes`."""
+    """Cases by what they are drawn for, the least recently used dropped first beyond `limit_bytes`."""
 
-    def __init__(self, make: Callable[[Problem, int], Case], limit_bytes: int) -> None:
+    def __init__(self, make: Callable[[Draw], Case], limit_bytes: int) -> None:
         self._make = make
         self._limit_bytes = limit_bytes
-        self._cases: OrderedDict[Key, Case] = OrderedDict()
+        self._cases: OrderedDict[Draw, Case] = OrderedDict()
 
-    def get(self, problem: Problem, seed: int) -> Case:
-        key = (problem, seed)
-        if key not in self._cases:
-            self._cases[key] = self._make(problem, seed)
-        self._cases.move_to_end(key)
-        return self._cases[key]
+    def get(self, draw: Draw) -> Case:
+        if draw not in self._cases:
+            self._cases[draw] = self._make(draw)
+        self._cases.move_to_end(draw)
+        return self._cases[draw]
 
     def trim(self, in_use: Iterable[Case]) -> None:
         """Drop what exceeds the limit, never a case in use."""
         needed = list(in_use)
         held = sum(case.bytes for case in self._cases.values())
-        for key, case in list(self._cases.items()):
+        for draw, case in list(self._cases.items()):
             if held <= self._limit_bytes:
                 return
             if all(case is not kept for kept in needed):
                 held -= case.bytes
-                del self._cases[key]
+                del self._cases[draw]
 
     def __len__(self) -> int:
         return len(self._cases)
@@ -168,7 +181,8 @@ class BoundCase:
     """A case with a variant's plan bound to it: the `Subject` that verification drives."""
 
     def __init__(self, case: Case, workspace: Sequence[Region], steps: Sequence[Callable[[], None]]) -> None:
-        self.label = case.problem.label
+        self.label = case.label
+        self.tolerance: Tolerance = case.tolerance
         self._case = case
         self._workspace = workspace
         self._steps = steps
@@ -202,6 +216,25 @@ class BoundCase:
 
     def digests(self) -> Mapping[str, int]:
         return self._case.digests()
+
+
+def _drawn(inputs: Callable[..., Any], family: Family, draw: Draw, device: str) -> Any:
+    """What `inputs` of reference.py gives; of a kind that differs from its usual one."""
+    usual = inputs(family.completed(draw.problem), draw.seed, device=device)
+    if not draw.kind:
+        return usual
+    takes = inspect.signature(inputs).parameters
+    if "kind" not in takes and all(p.kind is not p.VAR_KEYWORD for p in takes.values()):
+        raise FamilyError(
+            f"inputs() of reference.py must take `kind`, since {family.name} names the kind {draw.kind!r}"
+        )
+    given = inputs(family.completed(draw.problem), draw.seed, kind=draw.kind, device=device)
+    if all(torch.equal(_named(given, name, "inputs"), usual[name]) for name in usual):
+        raise FamilyError(
+            f"inputs() of reference.py draws the kind {draw.kind!r} of {family.name} exactly as its usual inputs; "
+            "kinds must differ, see the family's `kinds`"
+        )
+    return given
 
 
 def _named(tensors: Any, name: str, function: str) -> torch.Tensor:

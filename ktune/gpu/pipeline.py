@@ -155,7 +155,8 @@ class Pipeline:
         known = [limit for limit in limits if limit is not None]
         cull = request.patience * min(known) if known and request.effort is Effort.SEARCH else None
         cubin = None if entry.built.cubin is None else str(entry.built.cubin)
-        return Job(request.trial, request.variant, request.problem, cubin, request.effort, cull)
+        thorough = request.thorough or request.effort is Effort.FULL
+        return Job(request.trial, request.variant, request.problem, cubin, request.effort, cull, thorough)
 
     def _take_outcomes(self, timeout_s: float) -> None:
         for outcome in self._pool.poll(timeout_s):
@@ -200,4 +201,4 @@ class Pipeline:
                 f"{self._family.name} has no plan for {name}: {type(error).__name__}: {error}; "
                 "`checks` and `plan` must answer for every valid configuration"
             ) from error
-        return digest([facts.code_digest, request.variant.target, *map(repr, problems), *plans])
+        return digest([facts.code_digest, request.variant.target, repr(request.thorough), *map(repr, problems), *plans])

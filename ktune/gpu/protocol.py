@@ -11,7 +11,10 @@ from ktune.core.model import Accuracy, Effort, Environment, Problem, Status, Tim
 
 @dataclass(frozen=True)
 class Job:
-    """One variant to load, verify and time. `cubin` is None for a plan of torch operations alone."""
+    """One variant to load, verify and time. `cubin` is None for a plan of torch operations alone.
+
+    thorough: verified on every kind of inputs, too.
+    """
 
     trial: int
     variant: Variant
@@ -19,6 +22,7 @@ class Job:
     cubin: str | None
     effort: Effort = Effort.SEARCH
     cull_above_us: float | None = None
+    thorough: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,8 @@ class Backend(Protocol):
     def load(self, job: Job) -> None: ...
 
     def verify(self) -> Verdict:
-        """Level 0: the measured problem, and the family's small check problems on a second seed."""
+        """The measured problem, and the family's small check problems on a second seed; of a thorough job, those on
+        every kind of inputs, too."""
         ...
 
     def time(self) -> Timings: ...
@@ -103,7 +108,7 @@ class Backend(Protocol):
     def race(
         self, problem: Problem, entrants: Sequence[Entrant], seed: int, step: Callable[[str, str], None]
     ) -> list[RaceResult]:
-        """Verify each entrant, then time all of them in turn, in a new random order each round, on the same buffers.
+        """Verify each entrant thoroughly, then time all in turn, in a new random order each round, on the same buffers.
 
         Rounds go on until each median is precise or the time is up. `step(name of step, name of entrant)` is called
         before each part, so that a crash can be blamed. One result per entrant, in the order given. The problem was

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ktune.api import Peer, Tolerance
+from ktune.api import Peer
 from ktune.checks import verify as verification
 from ktune.core.errors import UsageError
 from ktune.core.loading import LoadedFamily
@@ -24,14 +24,14 @@ _SLOW_S = 0.05
 
 
 class VariantRunner:
-    """A variant bound to the measured problem and its check problems. Its outputs must repeat bit for bit."""
+    """A variant bound to the measured problem and its check cases. Its outputs must repeat bit for bit."""
 
     compiles = False
 
-    def __init__(self, name: str, measured: BoundCase, checks: Sequence[BoundCase], tolerance: Tolerance) -> None:
+    def __init__(self, name: str, measured: BoundCase, checks: Sequence[BoundCase]) -> None:
         self.name = name
         self.run = measured.run
-        self._measured, self._checks, self._tolerance = measured, checks, tolerance
+        self._measured, self._checks = measured, checks
         self._verified: Mapping[str, int] = {}
 
     def warm_up(self) -> None:
@@ -39,7 +39,7 @@ class VariantRunner:
 
     def verify(self) -> Verdict:
         try:
-            verdict = verification.verify((self._measured, *self._checks), self._tolerance)
+            verdict = verification.verify((self._measured, *self._checks))
         except torch.cuda.OutOfMemoryError as error:
             raise fault_of(error, self.name) from error
         self._verified = self._measured.digests()
@@ -51,7 +51,7 @@ class VariantRunner:
     def recheck(self) -> Verdict:
         damage, found = self._measured.damage(), self._measured.digests()
         if damage or found != self._verified:
-            verdict = verification.judge(self._measured, self._tolerance, damage and f"{damage}, while timed")
+            verdict = verification.judge(self._measured, damage and f"{damage}, while timed")
             if verdict.status is not Status.OK:
                 return verdict
             differs = next(name for name in found if found[name] != self._verified[name])
@@ -65,10 +65,10 @@ class PeerRunner:
 
     compiles = True
 
-    def __init__(self, name: str, call: Callable[[], Any], case: Case, tolerance: Tolerance) -> None:
+    def __init__(self, name: str, call: Callable[[], Any], case: Case) -> None:
         self.name = name
-        self.label = case.problem.label
-        self._call, self._case, self._tolerance = call, case, tolerance
+        self.label, self.tolerance = case.label, case.tolerance
+        self._call, self._case = call, case
         self._returned: Any = None
         self._verified: list[int] = []
 
@@ -120,7 +120,7 @@ class PeerRunner:
         misfit = self._misfit()
         if misfit:
             return Verdict(Status.WRONG, f"{damage}; {misfit}" if damage else misfit, damaged=bool(damage))
-        return verification.judge(self, self._tolerance, damage)
+        return verification.judge(self, damage)
 
     def _misfit(self) -> str:
         """What it returned that cannot be compared with the reference; empty if everything can."""
@@ -145,7 +145,7 @@ def prepare_peer(loaded: LoadedFamily, name: str, peer: str, case: Case) -> Peer
         if how is not None:
             raise LaunchFault(f"not installed: {how}")
         prepared = found.prepare(case.problem, case.inputs())
-        return PeerRunner(name, prepared, case, loaded.family.tolerance_of(case.problem))
+        return PeerRunner(name, prepared, case)
     except Exception as error:
         raise fault_of(error, name) from error
 

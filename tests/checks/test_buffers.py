@@ -10,7 +10,7 @@ from ktune.api import Tensor
 from ktune.core.errors import FamilyError
 from ktune.core.loading import load_family
 from ktune.gpu.buffers import Pristine, Region, any_canary_broken, digest, flags
-from ktune.gpu.cases import Case
+from ktune.gpu.cases import Case, Draw
 
 CPU = torch.device("cpu")
 
@@ -118,4 +118,4 @@ def test_a_reference_module_that_breaks_the_contract_is_named(
     if "bound" in spoil:
         monkeypatch.setattr(module, "bound", lambda problem, inputs: spoil["bound"](problem), raising=False)
     with pytest.raises(FamilyError, match=message):
-        Case(toy, toy.family.problem(N=10), 0, CPU)
+        Case(toy, Draw(toy.family.problem(N=10), 0), CPU)

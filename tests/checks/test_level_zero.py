@@ -3,6 +3,7 @@
 import ctypes
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ import torch
 
 from ktune.api import Tensor
 from ktune.checks import verify as verification
+from ktune.core.errors import FamilyError
 from ktune.core.loading import LoadedFamily, load_family
 from ktune.core.model import Status
+from ktune.core.variant import input_kinds
 from ktune.gpu.buffers import Region
-from ktune.gpu.cases import BoundCase, Case, CaseCache
+from ktune.gpu.cases import BoundCase, Case, CaseCache, Draw
 from ktune.gpu.protocol import Verdict
 
 CPU = torch.device("cpu")
@@ -28,7 +31,7 @@ def toy(families: Path) -> LoadedFamily:
 
 @pytest.fixture
 def case(toy: LoadedFamily) -> Case:
-    return Case(toy, toy.family.problem(N=N), 0, CPU)
+    return Case(toy, Draw(toy.family.problem(N=N), 0), CPU)
 
 
 def bound(case: Case, kernel: Kernel, workspace: tuple[Region, ...] = ()) -> BoundCase:
@@ -36,7 +39,7 @@ def bound(case: Case, kernel: Kernel, workspace: tuple[Region, ...] = ()) -> Bou
 
 
 def judged(case: Case, kernel: Kernel, workspace: tuple[Region, ...] = ()) -> Verdict:
-    return verification.verify([bound(case, kernel, workspace)], TOY_TOLERANCE)
+    return verification.verify([bound(case, kernel, workspace)])
 
 
 def x(case: Case) -> torch.Tensor:
@@ -54,12 +57,6 @@ def right(case: Case) -> None:
 def poke(region: Region, element: int, value: float) -> None:
     """Write a float at an element's address, inside the tensor or not."""
     ctypes.c_float.from_address(region.pointer + 4 * element).value = value
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _tolerance(toy: LoadedFamily) -> None:
-    global TOY_TOLERANCE
-    TOY_TOLERANCE = toy.family.tolerance
 
 
 def test_a_right_kernel_passes(case: Case) -> None:
@@ -188,7 +185,7 @@ def test_the_familys_bound_is_computed_before_a_kernel_runs_and_kept_out_of_its_
 ) -> None:
     limits = {"y": torch.full((N,), 1e-8, dtype=torch.float64)}
     monkeypatch.setattr(toy.module("reference"), "bound", lambda problem, inputs: limits, raising=False)
-    case = Case(toy, toy.family.problem(N=N), 0, CPU)
+    case = Case(toy, Draw(toy.family.problem(N=N), 0), CPU)
     monkeypatch.undo()
 
     def beyond(c: Case) -> None:
@@ -235,13 +232,13 @@ def test_right_only_sometimes_is_wrong(case: Case, bad_run: int) -> None:
 
 
 def test_a_kernel_right_at_the_measured_problem_and_wrong_at_a_tail_is_wrong(toy: LoadedFamily, case: Case) -> None:
-    tail = Case(toy, toy.family.problem(N=33), 1, CPU)
+    tail = Case(toy, Draw(toy.family.problem(N=33), 1), CPU)
 
     def kernel(c: Case) -> None:
         whole = c.problem["N"] // 8 * 8
         y(c)[:whole].copy_(2.0 * x(c)[:whole])
 
-    verdict = verification.verify([bound(case, kernel), bound(tail, kernel)], toy.family.tolerance)
+    verdict = verification.verify([bound(case, kernel), bound(tail, kernel)])
     assert N % 8 == 0
     assert verdict.status is Status.WRONG
     assert verdict.accuracy is not None
@@ -250,41 +247,92 @@ def test_a_kernel_right_at_the_measured_problem_and_wrong_at_a_tail_is_wrong(toy
 
 def test_the_check_problems_are_drawn_with_another_seed(toy: LoadedFamily) -> None:
     problem = toy.family.problem(N=5)
-    assert not torch.equal(x(Case(toy, problem, 0, CPU)), x(Case(toy, problem, 1, CPU)))
+    assert not torch.equal(x(Case(toy, Draw(problem, 0), CPU)), x(Case(toy, Draw(problem, 1), CPU)))
 
 
 def test_the_output_of_the_timed_launches_is_checked_again(case: Case) -> None:
     subject = bound(case, right)
-    assert verification.verify([subject], TOY_TOLERANCE).status is Status.OK
+    assert verification.verify([subject]).status is Status.OK
     subject.poison()
     subject.run()
-    assert verification.recheck(subject, TOY_TOLERANCE).status is Status.OK
+    assert verification.recheck(subject).status is Status.OK
     subject.poison()
-    assert verification.recheck(subject, TOY_TOLERANCE).status is Status.WRONG, "timed launches that wrote nothing"
+    assert verification.recheck(subject).status is Status.WRONG, "timed launches that wrote nothing"
     subject.run()
     y(case)[5] = torch.nextafter(y(case)[5], torch.tensor(math.inf))
-    again = verification.recheck(subject, TOY_TOLERANCE)
+    again = verification.recheck(subject)
     assert again.status is Status.UNSTABLE and "the timed and the verified run" in again.detail
     subject.run()
     poke(case.regions["y"], N, 0.0)
-    assert "while timed" in verification.recheck(subject, TOY_TOLERANCE).detail
+    assert "while timed" in verification.recheck(subject).detail
 
 
 def test_cases_are_made_once_and_the_oldest_go_first(toy: LoadedFamily) -> None:
-    made: list[int] = []
+    made: list[Draw] = []
 
-    def make(problem: object, seed: int) -> Case:
-        made.append(seed)
-        return Case(toy, toy.family.problem(N=N), seed, CPU)
+    def make(draw: Draw) -> Case:
+        made.append(draw)
+        return Case(toy, draw, CPU)
 
     problem = toy.family.problem(N=N)
-    cache = CaseCache(make, limit_bytes=2 * Case(toy, problem, 0, CPU).bytes)
-    first = cache.get(problem, 0)
-    assert cache.get(problem, 0) is first and made == [0]
-    cache.get(problem, 1)
-    cache.get(problem, 2)
+    zero, one, two = Draw(problem, 0), Draw(problem, 1), Draw(problem, 0, "uniform")
+    cache = CaseCache(make, limit_bytes=2 * Case(toy, zero, CPU).bytes)
+    first = cache.get(zero)
+    assert cache.get(zero) is first and made == [zero]
+    cache.get(one)
+    cache.get(two)
     cache.trim([first])
     assert len(cache) == 2
-    assert cache.get(problem, 0) is first, "a case in use is never dropped"
-    cache.get(problem, 2)
-    assert made == [0, 1, 2], "the older of the others was dropped"
+    assert cache.get(zero) is first, "a case in use is never dropped"
+    cache.get(two)
+    assert made == [zero, one, two], "the older of the others was dropped"
+
+
+def test_a_kernel_right_for_usual_inputs_and_wrong_for_a_kind_of_them_is_wrong_and_the_kind_is_named(
+    toy: LoadedFamily, case: Case
+) -> None:
+    other = Case(toy, Draw(toy.family.problem(N=33), 1, "uniform"), CPU)
+    assert bool((x(other) >= 0.0).all()) and not bool((x(case) >= 0.0).all())
+
+    def kernel(c: Case) -> None:
+        y(c).copy_(2.0 * x(c) if bool((x(c) < 0.0).any()) else 2.5 * x(c))
+
+    assert judged(case, kernel).status is Status.OK
+    verdict = verification.verify([bound(case, kernel), bound(other, kernel)])
+    assert verdict.status is Status.WRONG and "in check N33, inputs uniform" in verdict.detail
+    assert verdict.accuracy is not None and verdict.accuracy.check == "N33, inputs uniform"
+
+
+def test_the_absolute_tolerance_of_a_kind_is_as_its_outputs_are(toy: LoadedFamily) -> None:
+    plain = Case(toy, Draw(toy.family.problem(N=N), 0), CPU)
+    small, large = (Case(toy, Draw(toy.family.problem(N=N), 0, scale=scale), CPU) for scale in (1e-4, 1e3))
+    allowed = plain.tolerance.absolute
+    assert [c.tolerance.absolute for c in (small, large)] == [allowed * 1e-4, allowed * 1e3]
+    assert small.tolerance.relative == plain.tolerance.relative
+
+    nearest_zero = int(x(plain).abs().argmin())
+
+    def off(c: Case) -> None:
+        right(c)
+        y(c)[nearest_zero] += 0.8 * allowed
+
+    assert judged(plain, off).status is Status.OK and judged(large, off).status is Status.OK
+    assert judged(small, off).status is Status.WRONG
+
+
+def test_kinds_that_are_not_drawn_are_the_familys_fault(toy: LoadedFamily, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, module = toy.family.problem(N=N), toy.module("reference")
+    with pytest.raises(FamilyError, match="draws the kind 'normal' of toy exactly as its usual inputs"):
+        Case(toy, Draw(problem, 0, "normal"), CPU)
+    drawn = module.inputs
+    monkeypatch.setattr(module, "inputs", lambda problem, seed, device: drawn(problem, seed, device=device))
+    with pytest.raises(FamilyError, match="must take `kind`, since toy names the kind 'uniform'"):
+        Case(toy, Draw(problem, 0, "uniform"), CPU)
+
+
+@pytest.mark.parametrize(("kind", "scale"), [("", 1.0), *(("large", s) for s in (0.0, -1.0, math.inf, math.nan))])
+def test_a_kind_has_a_name_and_a_scale(toy: LoadedFamily, kind: str, scale: float) -> None:
+    problem = toy.family.problem(N=N)
+    assert input_kinds(toy.family, problem) == {}
+    with pytest.raises(FamilyError, match="finite scales above 0"):
+        input_kinds(replace(toy.family, kinds=lambda problem: {kind: scale}), problem)

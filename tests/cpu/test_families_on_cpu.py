@@ -17,7 +17,7 @@ from ktune.core.space import Space
 from ktune.core.variant import make_variant
 from ktune.cpu.compiler import Check, ProgramStore
 from ktune.cpu.execute import Executor
-from ktune.cpu.problems import broken_laws, far_problems, small_problems
+from ktune.cpu.problems import broken_laws, far_problems, largest_check, small_problems
 
 TEST_FAMILIES = Path(__file__).resolve().parents[1] / "families"
 FAMILIES = (*shipped_families(), str(TEST_FAMILIES / "toy"), str(TEST_FAMILIES / "gemm_epilogue"))
@@ -97,6 +97,19 @@ def test_a_drawn_variant_of_each_algorithm_is_clean_in_every_check(family: str, 
         assert found.status is Status.OK, (name, found.detail)
         far = executors[family].verify_far(variant, far_problems(loaded, variant, problem))
         assert far.status is Status.OK, (name, far.detail)
+
+
+@each_family
+def test_a_drawn_variant_of_each_algorithm_is_right_for_every_kind_of_inputs(
+    family: str, executors: dict[str, Executor]
+) -> None:
+    loaded, problem = loaded_of(family)
+    assert set(loaded.family.kinds(problem)) < set(loaded.module("reference").KINDS)
+    for point in {algorithm_of(point): point for point in reversed(chosen(family))}.values():
+        variant = make_variant(loaded.family, point, problem)
+        largest = largest_check(loaded.family, variant, problem)
+        found = executors[family].verify(variant, [largest], kinds_at=largest)
+        assert found.status is Status.OK, (configuration_id(loaded.family, point), found.detail)
 
 
 def test_an_algorithm_that_needs_tensor_cores_says_so_and_is_not_right(executors: dict[str, Executor]) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +25,8 @@ family = Family(
     sizes=(Size("N", "elements"),), problems={"default": {"N": 100}},
     parameters=(
         Parameter("algorithm",
-                  ("right", "nan", "tail", "raises", "illegal", "absent", "stranger", "sized"), "right", "how"),
+                  ("right", "nan", "tail", "raises", "illegal", "absent", "stranger", "sized", "signed"),
+                  "right", "how"),
     ),
     rules=(), source=lambda c: "none.cu", inputs=lambda p: (Tensor("x", (p["N"],)),),
     outputs=lambda p: (Tensor("y", (p["N"],)),),
@@ -32,7 +34,7 @@ family = Family(
         (TorchOperation("halve", ("x", "h")),
          TorchOperation(c["algorithm"], ("h" if c["algorithm"] != "stranger" else "z", "y"))),
         workspace=(Tensor("h", (p["N"],)),)),
-    checks=lambda c, p: (family.problem(N=1), family.problem(N=7)),
+    checks=lambda c, p: (family.problem(N=1), family.problem(N=7)), kinds=lambda p: {"uniform": 1.0, "small": 1e-4},
     constants=lambda c, p: {"N": p["N"]} if c["algorithm"] == "sized" else {},
     cost=lambda p: Cost(4 * p["N"], 4 * p["N"], p["N"]), tolerance=Tolerance(1e-6, 1e-6, 1e-6, "exact"),
 )
@@ -48,12 +50,15 @@ def raises(h, y): raise RuntimeError("shapes disagree")
 def illegal(h, y): raise RuntimeError("CUDA error: an illegal memory access was encountered")
 def stranger(z, y): pass
 def sized(h, y): right(h, y)
+def signed(h, y): torch.mul(h, 4.0 if len(h) == 1 or (h < 0).any() else 5.0, out=y)
 """
 REFERENCE = """
 import torch
 
 def inputs(problem, seed, kind="normal", device="cpu"):
-    return {"x": torch.randn(problem["N"], generator=torch.Generator().manual_seed(seed)).to(device)}
+    draw = torch.rand if kind == "uniform" else torch.randn
+    x = draw(problem["N"], generator=torch.Generator().manual_seed(seed))
+    return {"x": (x * 1e-4 if kind == "small" else x).to(device)}
 
 def reference(problem, inputs): return {"y": 2.0 * inputs["x"].double()}
 """
@@ -140,6 +145,18 @@ def test_bad_variants_are_wrong_and_the_next_is_not_blamed(backend: CudaBackend,
         assert verdict.accuracy is not None
         if algorithm == "tail":
             assert verdict.accuracy.check == "N1" and math.isnan(verdict.accuracy.worst_ratio)
+
+
+def test_a_variant_wrong_for_a_kind_of_inputs_is_found_by_a_thorough_job_alone(
+    backend: CudaBackend, halves: LoadedFamily
+) -> None:
+    for thorough in (False, True):
+        backend.load(replace(job(halves, "signed"), thorough=thorough))
+        verdict = backend.verify()
+        assert verdict.status is (Status.WRONG if thorough else Status.OK), verdict
+    assert "in check N7, inputs uniform" in verdict.detail
+    backend.load(replace(job(halves), thorough=True))
+    assert backend.verify().status is Status.OK
 
 
 def test_timed_launches_that_write_nothing_are_found_out(backend: CudaBackend, halves: LoadedFamily) -> None:

@@ -21,7 +21,10 @@ from ktune.gpu.timing import Pace, Reading
 FAMILY = """
 from ktune.api import *
 
-HOWS = ("right", "again", "nan", "tail", "rounds", "spoils", "illegal", "varies", "late_nan", "late_spoil", "absent")
+HOWS = (
+    "right", "again", "nan", "tail", "rounds", "spoils", "illegal", "varies", "late_nan", "late_spoil", "absent",
+    "signed",
+)
 family = Family(
     name="halves", summary="y = 2 x by way of h = x / 2",
     sizes=(Size("N", "elements"),), problems={"default": {"N": 100}},
@@ -31,7 +34,7 @@ family = Family(
     plan=lambda c, p: Plan(
         (TorchOperation("halve", ("x", "h")), TorchOperation(c["algorithm"], ("h", "y", "x"))),
         workspace=(Tensor("h", (p["N"],)),)),
-    checks=lambda c, p: (family.problem(N=1), family.problem(N=7)),
+    checks=lambda c, p: (family.problem(N=1), family.problem(N=7)), kinds=lambda p: {"uniform": 1.0},
     cost=lambda p: Cost(4 * p["N"], 4 * p["N"], p["N"]), tolerance=Tolerance(1e-3, 1e-3, 1e-3, "exact"),
 )
 """
@@ -45,6 +48,7 @@ def halve(x, h): torch.mul(x, 0.5, out=h)
 def right(h, y, x): torch.mul(h, 4.0, out=y)
 def again(h, y, x): right(h, y, x)
 def nan(h, y, x): y.fill_(float("nan"))
+def signed(h, y, x): torch.mul(h, 4.0 if len(y) == 1 or (x < 0).any() else 5.0, out=y)
 def rounds(h, y, x): torch.mul(h, 4.0 + 1e-4, out=y)
 def illegal(h, y, x): raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
@@ -75,7 +79,8 @@ REFERENCE = """
 import torch
 
 def inputs(problem, seed, kind="normal", device="cpu"):
-    return {"x": torch.randn(problem["N"], generator=torch.Generator().manual_seed(seed)).to(device)}
+    draw = torch.rand if kind == "uniform" else torch.randn
+    return {"x": draw(problem["N"], generator=torch.Generator().manual_seed(seed)).to(device)}
 
 def reference(problem, inputs): return {"y": 2.0 * inputs["x"].double()}
 def bound(problem, inputs): return {"y": 1e-5 * inputs["x"].double().abs()}
@@ -279,6 +284,12 @@ def test_an_unknown_peer_is_refused_with_the_names_that_there_are(race) -> None:
 def test_a_variant_whose_operation_is_absent_is_the_familys_fault(race) -> None:
     with pytest.raises(FamilyError, match="no function 'absent'"):
         race("absent")
+
+
+def test_a_racing_variant_must_be_right_for_every_kind_of_inputs(race) -> None:
+    found = race("right", "signed")
+    assert found["right"].status is Status.OK
+    assert found["signed"].status is Status.WRONG and "in check N7, inputs uniform" in found["signed"].detail
 
 
 def test_variants_are_measured_one_by_one_after_a_race(backend: CudaBackend, halves: LoadedFamily, race) -> None:
