@@ -30,6 +30,9 @@ PAD_THREADS = 256
 # TMA copies rows that begin at multiples of 16 bytes.
 TMA_FLOATS = 4
 LEAST_PADDED = 16
+# Columns that tensor cores may sum before fp32 does. They drop bits as they add: of twice as many the normwise error is
+# 1.5e-5 to 1.6e-5 at K = 32,768, or the componentwise bound is broken.
+LONGEST_SUMS = {"tf32x3": 1024, "bf16x3": 2048, "fp16x3": 4096}
 FRAGMENT_REGISTERS = 160
 SMALL_BATCH_REGISTERS = 160
 
@@ -366,6 +369,13 @@ family = Family(
         Rule(
             f"the ring fits in {SMEM_PER_BLOCK} bytes of shared memory",
             lambda warpgroups, ring, operands: wgmma_bytes(warpgroups, ring, operands) <= SMEM_PER_BLOCK,
+        ),
+        Rule(
+            "the tensor cores sum at most 1,024 (tf32x3), 2,048 (bf16x3) or 4,096 (fp16x3) columns, of more they lose "
+            "more than the tolerance",
+            lambda split_k, promote_k, operands, K: (
+                operands not in LONGEST_SUMS or min(promote_k, ceil_div(K, split_k)) <= LONGEST_SUMS[operands]
+            ),
         ),
         Rule("unroll divides bk", lambda unroll, bk: bk % unroll == 0),
     ),

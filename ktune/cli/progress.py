@@ -16,6 +16,8 @@ from ktune.output.rounding import half_width_us, median, microseconds
 from ktune.search.outcome import Outcome
 from ktune.search.progress import Snapshot
 
+# What comes between the trials and the final, in portions, of which nobody knows how many.
+AROUND = ("simplify", "neighbours", "pairs")
 LINE_EVERY_S = 10.0
 LIVE_EVERY_S = 0.1
 
@@ -119,11 +121,12 @@ class ShownProgress:
 
 
 def status_line(snapshot: Snapshot) -> str:
-    """`31/200  27 ok  4 wrong   best 212 us   41 s left`."""
+    """`31/200  27 ok  4 wrong   best 212 us   41 s left`; after the trials `around 5/12`, of a portion."""
     best = "" if snapshot.incumbent is None else f"   best {median(snapshot.incumbent.cold)} us"
-    left = "" if snapshot.eta_s is None else f"   {duration(snapshot.eta_s)} left"
-    done = f"{snapshot.done}/{snapshot.total}"
-    return f"{done:<11} {counts_text(snapshot.counts)}{best}{left}"
+    around = snapshot.phase in AROUND
+    left = "" if snapshot.eta_s is None or around else f"   {duration(snapshot.eta_s)} left"
+    done = f"{'around ' if around else ''}{snapshot.done}/{snapshot.total}"
+    return f"{done:<10}  {counts_text(snapshot.counts)}{best}{left}"
 
 
 def counts_text(counts: Mapping[Status, int]) -> str:

@@ -37,7 +37,8 @@ class Progress(Protocol):
         ...
 
     def on_phase(self, phase: str, total: int) -> None:
-        """A phase begins with that many measurements: "search" or "finalists"."""
+        """A phase begins with that many measurements: search, simplify, neighbours, pairs, finalists; cross, of
+        several problems."""
         ...
 
     def on_end(self, outcome: Outcome) -> None:

@@ -84,6 +84,9 @@ def test_the_status_line_counts_and_says_how_long(loaded: LoadedFamily) -> None:
     best = measured(loaded, 3, 212.0)
     assert status_line(snapshot(31, best)) == "31/200      30 ok  1 wrong   best 212.0 us   41 s left"
     assert "best" not in status_line(snapshot(31, None))
+    for phase in ("simplify", "neighbours", "pairs"):
+        around = replace(snapshot(31, best), phase=phase, done=5, total=12)
+        assert status_line(around) == "around 5/12  30 ok  1 wrong   best 212.0 us", "more may follow: no time is left"
     assert counts_text({Status.WRONG: 2, Status.OK: 1, Status.CRASHED: 0}) == "1 ok  2 wrong"
 
 

@@ -11,6 +11,7 @@ import torch
 from ktune.api import Scalar, TensorMap
 from ktune.build.source import variant_source
 from ktune.checks.compare import compare, passes
+from ktune.core.errors import UsageError
 from ktune.core.loading import load_family
 from ktune.core.space import Space
 from ktune.core.tensor_map import map_layout
@@ -173,6 +174,23 @@ def test_a_blocks_rows_of_the_weight_arrive_by_one_copy_and_clusters_are_whole()
         assert main.programmatic and not split_x.programmatic
 
 
+@pytest.mark.parametrize(
+    ("operands", "longest"), [("tf32x3", 1024), ("bf16x3", 2048), ("fp16x3", 4096), ("tf32", None), ("fp16_e5m2", None)]
+)
+@pytest.mark.parametrize(("k", "split_k"), [(32768, 1), (32768, 8), (16384, 8), (1024, 1)])
+def test_tensor_cores_sum_no_more_columns_than_the_tolerance_bears(operands, longest, k, split_k):
+    space = Space(FAMILY, [FAMILY.problem(M=128, N=4096, K=k)])
+    values = {"algorithm": "wgmma", "operands": operands, "ring": 3, "split_k": split_k}
+    intervals = FAMILY.parameter("promote_k").values
+    valid = []
+    for promote_k in intervals:
+        try:
+            valid.append(space.complete({**values, "promote_k": promote_k})["promote_k"])
+        except UsageError as error:
+            assert "the tensor cores sum at most" in str(error)
+    assert valid == [p for p in intervals if longest is None or min(p, k // split_k) <= longest]
+
+
 @pytest.mark.build
 @pytest.mark.parametrize(
     "chosen",
@@ -182,7 +200,7 @@ def test_a_blocks_rows_of_the_weight_arrive_by_one_copy_and_clusters_are_whole()
         {"algorithm": "small_batch", "batch_tile": 16},
         {"algorithm": "wgmma", "ring": 7},
         {"algorithm": "wgmma", "ring": 8, "warpgroups": 1, "cluster": 1, "hints": False, "split_k": 2},
-        {"algorithm": "wgmma", "order": "large_first", "promote_k": 32768},
+        {"algorithm": "wgmma", "order": "large_first", "promote_k": 2048},
         {"algorithm": "wgmma", "operands": "tf32"},
         {"algorithm": "wgmma", "operands": "tf32x3", "ring": 4},
         {"algorithm": "wgmma", "operands": "tf32x3", "ring": 5, "warpgroups": 1, "cluster": 1, "order": "large_first"},
