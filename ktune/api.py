@@ -198,8 +198,9 @@ class Family:
     plan: what is launched. It may not depend on anything but its arguments.
     constants: sizes compiled into the kernel; variants of other sizes are other variants.
     checks: small problems that the same binary must also get right (tails, length 1), at least one.
-    kinds: {kind of inputs that `inputs` of reference.py draws beside its usual one: how many times the absolute
-        tolerance is its usual there, about as outputs are}. What may win is verified on these too, at `checks`.
+    kinds: of a problem {kind: scale}: kinds of inputs that `inputs` of reference.py draws besides its usual one, and
+        how many times the absolute tolerance is its usual there, as outputs are. What may win is verified on these
+        too, at `checks`; the errors that are reported are those on usual inputs.
     core: {parameter: values}: the declared sub-space that can be recorded completely.
     dtypes: what a problem's dtype may be; the first where it says none. Each tensor has a dtype of its own.
     tolerances: {dtype: tolerance} of problems for which `tolerance` is not right.

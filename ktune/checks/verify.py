@@ -35,7 +35,12 @@ class Computed(Protocol):
 
 
 class Subject(Computed, Protocol):
-    """A variant's plan bound to the buffers of one problem, seed and kind of inputs."""
+    """A variant's plan bound to the buffers of one problem, seed and kind of inputs.
+
+    usual: the inputs are of the usual kind; errors on others are of another scale.
+    """
+
+    usual: bool
 
     def poison(self) -> None:
         """Fill outputs and workspace with NaN."""
@@ -55,13 +60,19 @@ class Subject(Computed, Protocol):
 
 
 def verify(subjects: Iterable[Subject]) -> Verdict:
-    """Each subject in turn, up to the first that is wrong. UNSTABLE: within tolerance, but two runs differ."""
+    """Each subject in turn, up to the first that is wrong. UNSTABLE: within tolerance, but two runs differ.
+
+    The accuracy is the worst on usual inputs, or that on the kind of inputs that are wrong.
+    """
     accuracy: Accuracy | None = None
     unstable = ""
     for subject in subjects:
         verdict = verify_one(subject)
-        found = [each for each in (accuracy, verdict.accuracy) if each is not None]
-        accuracy = worst(found, subject.tolerance)
+        if verdict.status is Status.WRONG and not subject.usual:
+            return verdict
+        if subject.usual:
+            found = [each for each in (accuracy, verdict.accuracy) if each is not None]
+            accuracy = worst(found, subject.tolerance)
         if verdict.status is Status.WRONG:
             return Verdict(Status.WRONG, verdict.detail, accuracy, verdict.damaged)
         unstable = unstable or verdict.detail

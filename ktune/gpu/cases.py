@@ -38,7 +38,8 @@ class Case:
     def __init__(self, loaded: LoadedFamily, draw: Draw, device: torch.device) -> None:
         family = loaded.family
         self.problem = problem = family.completed(draw.problem)
-        self.label = f"{problem.label}, inputs {draw.kind}" if draw.kind else problem.label
+        self.usual = not draw.kind
+        self.label = problem.label if self.usual else f"{problem.label}, inputs {draw.kind}"
         self.tolerance = family.tolerance_of(problem).scaled(draw.scale)
         module = loaded.module("reference")
         with torch.no_grad():
@@ -182,6 +183,7 @@ class BoundCase:
 
     def __init__(self, case: Case, workspace: Sequence[Region], steps: Sequence[Callable[[], None]]) -> None:
         self.label = case.label
+        self.usual = case.usual
         self.tolerance: Tolerance = case.tolerance
         self._case = case
         self._workspace = workspace

@@ -303,6 +303,28 @@ def test_a_kernel_right_for_usual_inputs_and_wrong_for_a_kind_of_them_is_wrong_a
     assert verdict.accuracy is not None and verdict.accuracy.check == "N33, inputs uniform"
 
 
+def test_the_errors_that_are_told_are_those_on_usual_inputs(toy: LoadedFamily, case: Case) -> None:
+    other = Case(toy, Draw(toy.family.problem(N=33), 1, "uniform", 1e3), CPU)
+
+    def kernel(c: Case) -> None:
+        right(c)
+        if c is other:
+            y(c)[0] += 5e-6
+
+    verdict = verification.verify([bound(case, kernel), bound(other, kernel)])
+    assert verdict.status is Status.OK and verdict.accuracy is not None and verdict.accuracy.max_abs < 1e-6
+    assert verification.verify([bound(other, kernel)]) == Verdict(Status.OK, "", None)
+    varying = iter(range(100))
+
+    def unstable(c: Case) -> None:
+        right(c)
+        if c is other:
+            y(c)[0] += 5e-6 * next(varying)
+
+    verdict = verification.verify([bound(case, unstable), bound(other, unstable)])
+    assert verdict.status is Status.UNSTABLE and "N33, inputs uniform" in verdict.detail
+
+
 def test_the_absolute_tolerance_of_a_kind_is_as_its_outputs_are(toy: LoadedFamily) -> None:
     plain = Case(toy, Draw(toy.family.problem(N=N), 0), CPU)
     small, large = (Case(toy, Draw(toy.family.problem(N=N), 0, scale=scale), CPU) for scale in (1e-4, 1e3))
