@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -68,13 +69,12 @@ def verify(subjects: Iterable[Subject]) -> Verdict:
     unstable = ""
     for subject in subjects:
         verdict = verify_one(subject)
-        if verdict.status is Status.WRONG and not subject.usual:
-            return verdict
         if subject.usual:
             found = [each for each in (accuracy, verdict.accuracy) if each is not None]
             accuracy = worst(found, subject.tolerance)
+            verdict = replace(verdict, accuracy=accuracy)
         if verdict.status is Status.WRONG:
-            return Verdict(Status.WRONG, verdict.detail, accuracy, verdict.damaged)
+            return verdict
         unstable = unstable or verdict.detail
     return Verdict(Status.UNSTABLE if unstable else Status.OK, unstable, accuracy)
 

@@ -17,9 +17,10 @@ from ktune import __version__
 from ktune.build.cores import available_cores, available_memory, count_jobs
 from ktune.core.loading import LoadedFamily
 from ktune.core.model import Environment, Measurement, Request, Source, Variant
+from ktune.core.variant import check_problems
 from ktune.cpu.compiler import Check, CompileFault, ProgramStore, find_compiler
 from ktune.cpu.execute import Execution, Executor
-from ktune.cpu.problems import far_problems, largest_check, small_problems
+from ktune.cpu.problems import far_problems, largest_of, small_problems
 
 SANITIZED = (Check.PLAIN, Check.ADDRESS, Check.RACES)
 
@@ -100,7 +101,8 @@ class CpuEvaluator:
     def _execute(self, request: Request) -> Execution:
         variant, problem = request.variant, request.problem
         problems = small_problems(self._loaded, variant, problem)
-        kinds_at = largest_check(self._loaded.family, variant, problem) if request.thorough else None
+        family = self._loaded.family
+        kinds_at = largest_of(family, check_problems(family, variant, problem)) if request.thorough else None
         found = self._executor.verify(variant, problems, self._checks, kinds_at=kinds_at)
         if not (self._sanitize and found.right):
             return found

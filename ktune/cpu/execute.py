@@ -13,12 +13,11 @@ from ktune.api import KernelLaunch, Plan, TorchOperation
 from ktune.checks.verify import verify
 from ktune.core.loading import LoadedFamily
 from ktune.core.model import Accuracy, Problem, Status, Variant
-from ktune.core.variant import input_kinds
 from ktune.cpu.compiler import Check, CompileFault, ProgramStore
 from ktune.cpu.process import ExecutionFault, Order, Schedule, run_ends, run_program
 from ktune.cpu.source import host_source
 from ktune.gpu.buffers import Region
-from ktune.gpu.cases import BoundCase, Case, CaseCache, Draw
+from ktune.gpu.cases import BoundCase, Case, CaseCache, Draw, draws_of_kinds
 from ktune.gpu.plans import bind_operation
 from ktune.gpu.protocol import Verdict
 
@@ -82,8 +81,7 @@ class Executor:
         found = Verdict(Status.OK)
         draws = [Draw(problem, SEED) for problem in problems]
         if kinds_at is not None:
-            kinds = input_kinds(self._loaded.family, kinds_at).items()
-            draws += [Draw(kinds_at, SEED, kind, scale) for kind, scale in kinds]
+            draws += draws_of_kinds(self._loaded.family, kinds_at, SEED)
         try:
             for check in checks:
                 program = self.compile(variant, check, source)

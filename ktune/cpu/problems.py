@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import islice
 
@@ -29,7 +29,7 @@ def small_problems(loaded: LoadedFamily, variant: Variant, problem: Problem) -> 
     and the family's small named problems of its dtype, as far as this variant serves them. Options are not varied."""
     family = loaded.family
     checks = check_problems(family, variant, problem)
-    largest = largest_check(family, variant, problem)
+    largest = largest_of(family, checks)
     around = [near for name in _dimensions(family) for near in _around(family, variant, largest, name)]
     alike = [p for p in loaded.named_problems.values() if p.dtype == problem.dtype and _is_small(family, p)]
     named = [p for p in alike if not broken_laws(family, variant.configuration, p)]
@@ -37,9 +37,9 @@ def small_problems(loaded: LoadedFamily, variant: Variant, problem: Problem) -> 
     return tuple(dict.fromkeys((*checks, *others)))
 
 
-def largest_check(family: Family, variant: Variant, problem: Problem) -> Problem:
-    """The one of the family's checks for `problem` with most to compute."""
-    return max(check_problems(family, variant, problem), key=lambda check: family.cost(check).flops)
+def largest_of(family: Family, checks: Iterable[Problem]) -> Problem:
+    """The one with most to compute."""
+    return max(checks, key=lambda check: family.cost(check).flops)
 
 
 def far_problems(loaded: LoadedFamily, variant: Variant, problem: Problem) -> tuple[Problem, ...]:

@@ -13,9 +13,9 @@ from ktune.checks import verify as verification
 from ktune.core.errors import EnvironmentFault
 from ktune.core.loading import LoadedFamily, load_family
 from ktune.core.model import Effort, Environment, Problem, Status, Variant
-from ktune.core.variant import check_problems, input_kinds
+from ktune.core.variant import check_problems
 from ktune.gpu import nvml, timing
-from ktune.gpu.cases import BoundCase, Case, CaseCache, Draw
+from ktune.gpu.cases import BoundCase, Case, CaseCache, Draw, draws_of_kinds
 from ktune.gpu.cuda_timer import CudaTimer
 from ktune.gpu.driver import named_faults
 from ktune.gpu.plans import LoadedPlans, WorkspaceStore
@@ -230,8 +230,7 @@ class CudaBackend:
         checks = check_problems(family, variant, problem)
         draws = [Draw(problem, MEASURED_SEED), *(Draw(check, CHECK_SEED) for check in checks)]
         if thorough:
-            kinds = input_kinds(family, problem).items()
-            draws += [Draw(check, CHECK_SEED, kind, scale) for check in checks for kind, scale in kinds]
+            draws += [draw for check in checks for draw in draws_of_kinds(family, check, CHECK_SEED)]
         return [self._cases.get(draw) for draw in draws]
 
     def _bind(self, plans: LoadedPlans, variant: Variant, cases: Sequence[Case]) -> list[BoundCase]:

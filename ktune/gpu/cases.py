@@ -10,11 +10,12 @@ from typing import Any
 
 import torch
 
-from ktune.api import Family, Tensor, Tolerance
+from ktune.api import Family, Tensor
 from ktune.checks.compare import bits
 from ktune.core.errors import FamilyError
 from ktune.core.loading import LoadedFamily
 from ktune.core.model import Problem
+from ktune.core.variant import input_kinds
 from ktune.gpu.buffers import Pristine, Region, any_canary_broken, digest, dtype_of, flags
 
 
@@ -31,6 +32,11 @@ class Draw:
     scale: float = 1.0
 
 
+def draws_of_kinds(family: Family, problem: Problem, seed: int) -> list[Draw]:
+    """One for each kind of inputs that the family names for `problem`."""
+    return [Draw(problem, seed, kind, scale) for kind, scale in input_kinds(family, problem).items()]
+
+
 class Case:
     """The tensors of one draw on `device`. References, and the family's bound if it states one, are computed here,
     before any variant runs on it."""
@@ -43,7 +49,7 @@ class Case:
         self.tolerance = family.tolerance_of(problem).scaled(draw.scale)
         module = loaded.module("reference")
         with torch.no_grad():
-            given = _drawn(module.inputs, family, draw, str(device))
+            given = _drawn(module.inputs, problem, draw, str(device))
             self._inputs = [_filled(declared, given, device) for declared in family.inputs(problem)]
             truth = module.reference(problem, given)
             bound = module.bound(problem, given) if hasattr(module, "bound") else None
@@ -184,7 +190,7 @@ class BoundCase:
     def __init__(self, case: Case, workspace: Sequence[Region], steps: Sequence[Callable[[], None]]) -> None:
         self.label = case.label
         self.usual = case.usual
-        self.tolerance: Tolerance = case.tolerance
+        self.tolerance = case.tolerance
         self._case = case
         self._workspace = workspace
         self._steps = steps
@@ -220,20 +226,20 @@ class BoundCase:
         return self._case.digests()
 
 
-def _drawn(inputs: Callable[..., Any], family: Family, draw: Draw, device: str) -> Any:
+def _drawn(inputs: Callable[..., Any], problem: Problem, draw: Draw, device: str) -> Any:
     """What `inputs` of reference.py gives; of a kind that differs from its usual one."""
-    usual = inputs(family.completed(draw.problem), draw.seed, device=device)
+    usual = inputs(problem, draw.seed, device=device)
     if not draw.kind:
         return usual
     takes = inspect.signature(inputs).parameters
     if "kind" not in takes and all(p.kind is not p.VAR_KEYWORD for p in takes.values()):
         raise FamilyError(
-            f"inputs() of reference.py must take `kind`, since {family.name} names the kind {draw.kind!r}"
+            f"inputs() of reference.py must take `kind`, since {problem.family} names the kind {draw.kind!r}"
         )
-    given = inputs(family.completed(draw.problem), draw.seed, kind=draw.kind, device=device)
+    given = inputs(problem, draw.seed, kind=draw.kind, device=device)
     if all(torch.equal(_named(given, name, "inputs"), usual[name]) for name in usual):
         raise FamilyError(
-            f"inputs() of reference.py draws the kind {draw.kind!r} of {family.name} exactly as its usual inputs; "
+            f"inputs() of reference.py draws the kind {draw.kind!r} of {problem.family} exactly as its usual inputs; "
             "kinds must differ, see the family's `kinds`"
         )
     return given

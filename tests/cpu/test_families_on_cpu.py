@@ -17,7 +17,7 @@ from ktune.core.space import Space
 from ktune.core.variant import make_variant
 from ktune.cpu.compiler import Check, ProgramStore
 from ktune.cpu.execute import Executor
-from ktune.cpu.problems import broken_laws, far_problems, largest_check, small_problems
+from ktune.cpu.problems import broken_laws, far_problems, largest_of, small_problems
 
 TEST_FAMILIES = Path(__file__).resolve().parents[1] / "families"
 FAMILIES = (*shipped_families(), str(TEST_FAMILIES / "toy"), str(TEST_FAMILIES / "gemm_epilogue"))
@@ -107,7 +107,7 @@ def test_a_drawn_variant_of_each_algorithm_is_right_for_every_kind_of_inputs(
     assert set(loaded.family.kinds(problem)) < set(loaded.module("reference").KINDS)
     for point in {algorithm_of(point): point for point in reversed(chosen(family))}.values():
         variant = make_variant(loaded.family, point, problem)
-        largest = largest_check(loaded.family, variant, problem)
+        largest = largest_of(loaded.family, loaded.family.checks(point, problem))
         found = executors[family].verify(variant, [largest], kinds_at=largest)
         assert found.status is Status.OK, (configuration_id(loaded.family, point), found.detail)
 
