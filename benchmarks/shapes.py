@@ -22,6 +22,7 @@ from typing import Any
 
 from ktune.cli.evaluators import EvaluatorOptions, make_evaluator
 from ktune.cli.lineup import find_peers
+from ktune.cli.options import parse_problems
 from ktune.core.identity import configuration_id
 from ktune.core.loading import LoadedFamily, load_family
 from ktune.core.model import Configuration, Problem, Status
@@ -46,7 +47,7 @@ def chosen(
     problems = [loaded.family.problem_of(w.sizes, w.dtype) for w in won]
     if configs:
         named = [name for path in configs for name in tomllib.loads(path.read_text(encoding="utf-8"))["problem"]]
-        problems = [loaded.named_problems[name] for name in named]
+        problems = parse_problems(loaded, list(dict.fromkeys(named)))
     for problem in problems:
         if only in problem.label:
             yield problem, next(candidates(loaded.family, gpu, problem, shipped_winners()))
