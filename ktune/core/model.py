@@ -142,7 +142,10 @@ class Accuracy:
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one launch plan's time in one cache regime, microseconds per execution."""
+    """Samples of one launch plan's time in one cache regime, microseconds per execution.
+
+    host_bound: the GPU waited for the host between launches, and the samples hold those gaps.
+    """
 
     regime: str
     method: str
@@ -156,6 +159,7 @@ class Timing:
     mad_us: float
     sm_clock_mhz: int | None = None
     throttle: tuple[str, ...] = ()
+    host_bound: bool = False
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class CudaTimer:
     arrives at the first event, so that no gap between launches is inside the pair; where the GPU was faster
     after all, the sample is taken again. A plan that the host cannot launch within the longest delay, or that waits for
     the GPU itself, is host-bound: it is timed without a delay, its launch gaps included, since that is how it runs.
-    Nothing is subtracted from a sample.
+    From then on no sample without gaps is kept beside those with them. Nothing is subtracted from a sample.
     """
 
     def __init__(self, device: torch.device, sensor: Sensor) -> None:
@@ -89,10 +89,15 @@ class CudaTimer:
         attempts = _ATTEMPTS * math.ceil(samples / _BATCH)
         while len(taken) < samples and attempts > 0:
             attempts -= 1
+            hidden = not self._pace.host_bound
             batch, missed, seen, reasons = self._batch(min(_BATCH, samples - len(taken)), launches, before)
             taken += batch
             late += missed
             throttle.update(reasons)
+            if hidden and self._pace.host_bound:
+                # what a delay hid, wholly or in part, has not all of the gaps
+                taken, late = [], []
+                attempts = _ATTEMPTS * math.ceil(samples / _BATCH)
             clock = seen if clock is None or (seen is not None and seen < clock) else clock
         if len(taken) < samples:
             # a plan that waits on the host by itself is slow by itself: its samples count, and say so
@@ -100,7 +105,7 @@ class CudaTimer:
             self._pace.sometimes_late = bool(taken)
             taken += late[: samples - len(taken)]
         self._last_busy = time.monotonic()
-        return Reading(tuple(taken), clock, tuple(sorted(throttle)))
+        return Reading(tuple(taken), clock, tuple(sorted(throttle)), self._pace.host_bound)
 
     def _batch(
         self, samples: int, launches: int, before: Callable[[], None]
@@ -109,11 +114,12 @@ class CudaTimer:
 
         Of a host-bound plan no sample is late.
         """
+        hidden = not self._pace.host_bound
         on_time, host_us = [], []
         pairs = self._events[:samples]
         for start, stop in pairs:
             before()
-            if not self._pace.host_bound:
+            if hidden:
                 _spin(self._delay_cycles(launches))
             began = time.perf_counter()
             start.record()
@@ -126,8 +132,8 @@ class CudaTimer:
         torch.cuda.synchronize()
         self._learn(host_us, all(on_time), launches)
         times = [start.elapsed_time(stop) * 1000.0 / launches for start, stop in pairs]
-        good = [t for t, ok in zip(times, on_time, strict=True) if ok or self._pace.host_bound]
-        late = [t for t, ok in zip(times, on_time, strict=True) if not ok and not self._pace.host_bound]
+        good = [t for t, ok in zip(times, on_time, strict=True) if ok or not hidden]
+        late = [t for t, ok in zip(times, on_time, strict=True) if not ok and hidden]
         return good, late, clock, throttle
 
     def _learn(self, host_us: Sequence[float], in_time: bool, launches: int) -> None:

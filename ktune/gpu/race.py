@@ -209,6 +209,9 @@ class _Racer:
                 self.launches = launches_per_sample(statistics.median(self.cold.samples_us))
         if not self.out:
             self._add_hot(self._portion)
+        if self.hot.host_bound and not self.cold.host_bound:
+            # it turned host-bound after the cold samples: the next turn takes them anew
+            self.cold = _nothing_read()
 
     @property
     def _portion(self) -> int:

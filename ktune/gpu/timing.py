@@ -43,11 +43,15 @@ SHORT_REST_S = 0.05
 
 @dataclass(frozen=True)
 class Reading:
-    """Samples taken together, microseconds per execution, with what NVML said meanwhile."""
+    """Samples taken together, microseconds per execution, with what NVML said meanwhile.
+
+    host_bound: all of them hold the gaps between launches; otherwise none does, but for what the method says was late.
+    """
 
     samples_us: tuple[float, ...]
     sm_clock_mhz: int | None = None
     throttle: tuple[str, ...] = ()
+    host_bound: bool = False
 
 
 class Timer(Protocol):
@@ -103,7 +107,7 @@ def summarise(regime: str, method: str, reading: Reading) -> Timing:
     spread = statistics.median(abs(sample - median) for sample in ordered)
     return Timing(
         regime, method, reading.samples_us, median, low, high, ordered[0], first, third, spread,
-        reading.sm_clock_mhz, reading.throttle,
+        reading.sm_clock_mhz, reading.throttle, reading.host_bound,
     )  # fmt: skip
 
 
@@ -263,12 +267,18 @@ def rested(method: str, rest_s: float) -> str:
 
 
 def joined(first: Reading, second: Reading) -> Reading:
-    """All samples; the lower of the clocks; every throttle reason of either."""
+    """All samples; the lower of the clocks; every throttle reason of either.
+
+    The second alone where a plan turned host-bound between them: times with and without launch gaps don't mix.
+    """
+    if first.host_bound != second.host_bound:
+        return second
     clocks = [clock for clock in (first.sm_clock_mhz, second.sm_clock_mhz) if clock is not None]
     return Reading(
         first.samples_us + second.samples_us,
         min(clocks, default=None),
         tuple(sorted({*first.throttle, *second.throttle})),
+        first.host_bound,
     )
 
 

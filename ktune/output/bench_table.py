@@ -127,6 +127,8 @@ def _notes(bench: Bench) -> list[str]:
             lines.append(f"{outcome.name}: {configuration_id(bench.loaded.family, contender.configuration)}")
         if outcome.cold is not None and len(outcome.cold.samples_us) < FEWEST_FOR_95_PERCENT:
             lines.append(f"{outcome.name}: the interval is the range of {len(outcome.cold.samples_us)} samples")
+        if outcome.cold is not None and outcome.cold.host_bound:
+            lines.append(f"{outcome.name}: host-bound, its times hold the gaps between its launches")
         if outcome.status not in (None, Status.OK) and outcome.detail:
             lines.append(f"{outcome.name}: {outcome.status}: {outcome.detail.splitlines()[0]}")
     return lines

@@ -108,7 +108,14 @@ def join_processes(timings: Sequence[Timing]) -> Timing:
     Its median is the median of the processes' medians, so that none counts for more because it took more samples.
     Its interval holds both the interval of all samples together and that of the processes' medians, and so the
     difference between processes, which samples of one process can't show.
+    Where some processes hid the launches and others found the plan host-bound, only those that hid them count: theirs
+    is the lesser time, and a median between the two would be nobody's. The method says so.
     """
+    hidden = [t for t in timings if not t.host_bound] or list(timings)
+    if len(hidden) < len(timings):
+        joined = join_processes(hidden)
+        left_out = f"host-bound in {len(timings) - len(hidden)} of {len(timings)} processes, which are left out"
+        return replace(joined, method=f"{joined.method}, {left_out}")
     first = timings[0]
     if len(timings) == 1:
         return first
@@ -117,6 +124,7 @@ def join_processes(timings: Sequence[Timing]) -> Timing:
         tuple(sample for t in timings for sample in t.samples_us),
         min(clocks, default=None),
         tuple(sorted({reason for t in timings for reason in t.throttle})),
+        first.host_bound,
     )
     pooled = summarise(first.regime, " and ".join(_distinct(t.method for t in timings)), reading)
     medians = sorted(t.median_us for t in timings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 
@@ -55,7 +56,7 @@ class Machine:
             self.runner.run()
             taken.append(factor * self.runner.time_us())
             self.seconds += launches * max(taken[-1], 0.0) / 1e6
-        return Reading(tuple(taken), 1980)
+        return Reading(tuple(taken), 1980, host_bound=self.runner.host_bound())
 
 
 class Runner:
@@ -75,6 +76,7 @@ class Runner:
         self.rechecks = list(rechecks)
         self.poisoned = False
         self.launches = 0
+        self.host_bound: Callable[[], bool] = lambda: False
 
     def warm_up(self) -> None:
         self._maybe_fail("warm_up")
@@ -140,6 +142,25 @@ def test_steady_entrants_are_done_after_30_samples_of_each_regime() -> None:
     assert found["a"].cold.median_us == 1000.0 and found["a"].hot.median_us == 500.0
     assert (found["a"].cold.regime, found["a"].cold.method) == ("cold", "a cold")
     assert found["a"].hot.method == "a hot" and found["a"].cold.sm_clock_mhz == 1980
+
+
+@pytest.mark.parametrize("readings_before", [1, 2, 3, 4, 5, 11])
+def test_an_entrant_that_turns_host_bound_starts_anew(readings_before: int) -> None:
+    """Of a race with launch gaps in some samples and none in the others, those without are dropped, cold and hot."""
+    bound = itertools.chain([False] * readings_before, itertools.repeat(True))
+    runner, now_bound = Runner("a"), [False]
+    runner.time_us = lambda: 9000.0 if now_bound[0] else 200.0
+
+    class Turning(Machine):
+        def _take(self, samples: int, launches: int, factor: float) -> Reading:
+            now_bound[0] = next(bound)
+            return super()._take(samples, launches, factor)
+
+    runner.host_bound = lambda: now_bound[0]
+    found = race(runner, machine=Turning())["a"]
+    assert set(found.cold.samples_us) == {9000.0} and set(found.hot.samples_us) == {4500.0}
+    assert found.cold.host_bound and found.hot.host_bound
+    assert min(samples(found)) >= 30
 
 
 def test_a_steady_entrant_goes_on_for_as_long_as_a_noisy_one_needs() -> None:

@@ -125,11 +125,25 @@ def test_a_plan_that_no_delay_can_hide_is_timed_without_one_and_says_so(timer: C
     slow_host.late = lambda: True
     timer.bind(slow_host.run)
     slow_host.queued.clear()
-    assert timer.cold(1).samples_us == pytest.approx((60.0,)), "the first sample counts, its delay being the shortest"
-    assert timer.cold(2).samples_us == pytest.approx((60.0, 60.0))
+    assert timer.cold(1).samples_us == pytest.approx((60.0,)) and timer.cold(2).samples_us == pytest.approx(
+        (60.0, 60.0)
+    )
     assert slow_host.delays == [20 * 2000]
-    assert slow_host.queued.count("plan") == 3, "no sample was taken again"
+    assert slow_host.queued.count("plan") == 4, "only the sample that found it out was taken again"
     assert "host-bound, with launch gaps" in timer.method("cold", 1)
+
+
+def test_no_sample_without_launch_gaps_is_kept_beside_those_with_them(timer: CudaTimer, slow_host: Stream) -> None:
+    # the GPU is on time behind the delay until the host turns out to be too slow
+    timer.bind(slow_host.run)
+    slow_host.queued.clear()
+    found = timer.cold(12)
+    assert len(found.samples_us) == 12 and found.host_bound
+    assert slow_host.queued.count("delay") == 10 and slow_host.queued.count("plan") == 10 + 12
+
+
+def test_a_plan_that_the_host_keeps_up_with_is_not_host_bound(timer: CudaTimer) -> None:
+    assert not timer.cold(12).host_bound and not timer.hot(3, 5).host_bound
 
 
 def test_a_host_that_pauses_once_makes_no_plan_host_bound(timer: CudaTimer, stream: Stream, monkeypatch) -> None:

@@ -121,6 +121,25 @@ def test_processes_count_alike_and_their_difference_widens_the_interval() -> Non
     assert spread_percent([many, few]) == pytest.approx(4.0) and spread_percent([many]) is None
 
 
+def test_a_process_that_found_a_peer_host_bound_is_not_mixed_with_one_that_hid_its_launches() -> None:
+    hidden, bound = timing(230.0), replace(timing(11_000.0), method="pair with gaps", host_bound=True)
+    for both in ([hidden, bound], [bound, hidden]):
+        joined = join_processes(both)
+        assert replace(joined, method="") == replace(hidden, method="")
+        assert joined.method == f"{hidden.method}, host-bound in 1 of 2 processes, which are left out"
+    assert join_processes([hidden, bound, timing(232.0)]).median_us == pytest.approx(231.0)
+    alike = join_processes([bound, replace(bound, median_us=11_200.0)])
+    assert alike.host_bound and alike.median_us == 11_100.0 and alike.method == "pair with gaps"
+
+
+def test_a_peer_whose_times_hold_launch_gaps_is_named_below_the_table(toy: LoadedFamily) -> None:
+    looped = result("looped", 11_000.0)
+    slow = replace(looped, cold=replace(looped.cold, host_bound=True))
+    found = bench(toy, Outcome(Contender("looped", Role.PEER), (slow, slow)), peer("quick", 120.0, 121.0))
+    told = [line for line in bench_lines(found) if "host-bound" in line]
+    assert told == ["looped: host-bound, its times hold the gaps between its launches"]
+
+
 def test_rows_stand_in_the_order_winner_right_wrong_failed_missing(toy: LoadedFamily) -> None:
     found = bench(
         toy,
