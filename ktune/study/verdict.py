@@ -102,19 +102,27 @@ def usable(timing: Timing | None) -> bool:
     return all(math.isfinite(t) and t > 0 for t in (timing.median_us, timing.ci_low_us, timing.ci_high_us))
 
 
+def comparable(timings: Sequence[Timing]) -> list[Timing]:
+    """Of one thing's timings, those without launch gaps; all where every one has them.
+
+    Some processes may find a plan host-bound that others don't. Those that hid the launches have the lesser time, and a
+    median between the two would be nobody's.
+    """
+    return [t for t in timings if not t.host_bound] or list(timings)
+
+
 def join_processes(timings: Sequence[Timing]) -> Timing:
     """One timing of the same thing measured in several processes; at least one.
 
     Its median is the median of the processes' medians, so that none counts for more because it took more samples.
     Its interval holds both the interval of all samples together and that of the processes' medians, and so the
     difference between processes, which samples of one process can't show.
-    Where some processes hid the launches and others found the plan host-bound, only those that hid them count: theirs
-    is the lesser time, and a median between the two would be nobody's. The method says so.
+    Only `comparable` timings count; the method says how many are left out.
     """
-    hidden = [t for t in timings if not t.host_bound] or list(timings)
-    if len(hidden) < len(timings):
-        joined = join_processes(hidden)
-        left_out = f"host-bound in {len(timings) - len(hidden)} of {len(timings)} processes, which are left out"
+    alike = comparable(timings)
+    if len(alike) < len(timings):
+        joined = join_processes(alike)
+        left_out = f"host-bound in {len(timings) - len(alike)} of {len(timings)} processes, which are left out"
         return replace(joined, method=f"{joined.method}, {left_out}")
     first = timings[0]
     if len(timings) == 1:
@@ -138,10 +146,13 @@ def join_processes(timings: Sequence[Timing]) -> Timing:
 
 
 def spread_percent(timings: Sequence[Timing]) -> float | None:
-    """The largest difference between processes' medians of the same thing, in per cent; None for a single process."""
-    if len(timings) < 2:
+    """The largest difference between processes' medians of the same thing, in per cent, of those `comparable`.
+
+    None where fewer than two are.
+    """
+    medians = [t.median_us for t in comparable(timings)]
+    if len(medians) < 2:
         return None
-    medians = [t.median_us for t in timings]
     return 100 * (max(medians) - min(medians)) / min(medians)
 
 

@@ -132,6 +132,16 @@ def test_a_process_that_found_a_peer_host_bound_is_not_mixed_with_one_that_hid_i
     assert alike.host_bound and alike.median_us == 11_100.0 and alike.method == "pair with gaps"
 
 
+def test_a_process_that_is_left_out_of_a_rivals_time_is_left_out_of_its_noise(toy: LoadedFamily) -> None:
+    slow = result("looped", 11_000.0)
+    slow = replace(slow, cold=replace(slow.cold, host_bound=True), hot=replace(slow.hot, host_bound=True))
+    rival = Outcome(Contender("looped", Role.PEER), (result("looped", 230.0), slow))
+    assert rival.cold.median_us == 230.0 and rival.noise_percent is None
+    found = bench(toy, rival)
+    assert found.speed(rival) is Speed.SLOWER and found.speed_up(rival).value == pytest.approx(2.3, rel=0.01)
+    assert spread_percent([timing(230.0), slow.cold, timing(253.0)]) == pytest.approx(10.0)
+
+
 def test_a_peer_whose_times_hold_launch_gaps_is_named_below_the_table(toy: LoadedFamily) -> None:
     looped = result("looped", 11_000.0)
     slow = replace(looped, cold=replace(looped.cold, host_bound=True))
